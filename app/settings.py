@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not
     from deployments.core.metrics_options import MetricsOptions
     from deployments.core.rate_limit import Given
     from deployments.log.log_options import LogOptions
-    from repository_loader.plan import PlanSettings
-    from repository_loader.repository import LoaderOptions
+    from repository_loader.deployment_plan import PlanSettings
+    from repository_loader.snapshot import LoaderOptions
 
 FILE_SETTINGS = frozenset(
     {
@@ -459,7 +459,7 @@ class Settings(BaseModel):
 
     def loader_options(self) -> "LoaderOptions":
         """Return how repositories are read."""
-        from repository_loader.repository import LoaderOptions
+        from repository_loader.snapshot import LoaderOptions
 
         return LoaderOptions(
             disable_auto_complete_config=self.disable_auto_complete_config or self.strict_model_config,
@@ -473,7 +473,7 @@ class Settings(BaseModel):
 
     def plan_settings(self) -> "PlanSettings":
         """Return how models are placed."""
-        from repository_loader.plan import PlanSettings
+        from repository_loader.deployment_plan import PlanSettings
 
         return PlanSettings(
             placement=self.placement,

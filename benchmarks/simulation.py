@@ -37,10 +37,10 @@ from protocol.limits import Limits
 from repository_loader.autoscaling import Autoscaling
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.config_json import config_to_json
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.normalisation import normalise
 from repository_loader.package import ModelPackage
-from repository_loader.plan import PlanSettings, make_plan
+from repository_loader.plan import make_plan
 from repository_loader.snapshot import LoaderOptions, RepositoryModel, Snapshot
 
 CONFIG = """

@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.auto_placement import place_automatically
 from repository_loader.backend_traits import traits_of
-from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
 from repository_loader.ensemble_graph import step_models
@@ -21,18 +21,6 @@ from repository_loader.overrides import OverrideError, Overrides, Placement, rea
 from repository_loader.package import ModelPackage
 from repository_loader.side_files import ENVIRONMENT_PARAMETER
 from repository_loader.snapshot import RepositoryModel, Snapshot
-
-__all__ = [
-    "ClusterFacts",
-    "DeploymentPlan",
-    "ModelPlan",
-    "NodeFacts",
-    "Plan",
-    "PlanSettings",
-    "app_name",
-    "make_plan",
-    "prune",
-]
 
 PACKED_APP = "eagleray-packed"
 PACKED_DEPLOYMENT = "models"

@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.completion import PythonCompleter
-from repository_loader.plan import ClusterFacts, Plan, PlanSettings, make_plan
+from repository_loader.deployment_plan import Plan, PlanSettings
+from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
 from repository_loader.snapshot import LoaderOptions, Override, Snapshot
 

@@ -25,8 +25,6 @@ MAX_PARALLEL_READS = 4
 _PATTERN = frozenset("*?[")
 DUPLICATE_REASON = "model appears in two or more repositories"
 
-__all__ = ["LoaderOptions", "RepositoryError", "RepositoryModel", "Snapshot", "load_repositories"]
-
 
 class RepositoryError(Exception):
     """A repository itself cannot be read, which is not the same as one without models."""

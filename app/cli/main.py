@@ -36,7 +36,7 @@ from deployments.available_cores import available_cores
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
 if TYPE_CHECKING:
-    from repository_loader.plan import ClusterFacts
+    from repository_loader.cluster_facts import ClusterFacts
 
 RUNTIME_ERROR = 1
 _COUNT = click.IntRange(min=0)

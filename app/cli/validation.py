@@ -13,10 +13,11 @@ from deployments.free_memory import free_memory_bytes
 from deployments.log.line_format import for_terminal
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.trial_load import TrialLoad, try_load
+from repository_loader.cluster_facts import ClusterFacts
+from repository_loader.deployment_plan import ModelPlan, Plan, PlanSettings
 from repository_loader.findings import Finding
-from repository_loader.plan import ClusterFacts, ModelPlan, Plan, PlanSettings
 from repository_loader.planned_repository import read_and_plan
-from repository_loader.repository import LoaderOptions, Snapshot
+from repository_loader.snapshot import LoaderOptions, Snapshot
 
 OK = 0
 FAULTY = 2

@@ -8,8 +8,9 @@ from deployments.core.rate_limit import Given
 from deployments.log.log_options import DEFAULT_LOG, LogOptions
 from protocol.by_name import ByName
 from protocol.limits import Limits
-from repository_loader.plan import PlanSettings
-from repository_loader.repository import LoaderOptions, choose_models
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.repository import choose_models
+from repository_loader.snapshot import LoaderOptions
 
 ControlMode = Literal["none", "poll", "explicit"]
 CONTROLLER: Final = "RepositoryController"

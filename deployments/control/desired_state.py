@@ -15,13 +15,14 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
+from repository_loader.cluster_facts import ClusterFacts
+from repository_loader.deployment_plan import DeploymentPlan, Plan
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
 from repository_loader.package import IN_PLACE_PARAMETERS, ModelPackage, lasting
-from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan, prune
-from repository_loader.repository import RepositoryModel, Snapshot
-from repository_loader.snapshot import Override
+from repository_loader.plan import make_plan, prune
+from repository_loader.snapshot import Override, RepositoryModel, Snapshot
 from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)

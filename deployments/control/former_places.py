@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from repository_loader.plan import ClusterFacts, DeploymentPlan, ModelPlan, Plan, prune
+from repository_loader.cluster_facts import ClusterFacts
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.plan import prune
 
 Version = tuple[str, int]
 _Place = tuple[str, str]

@@ -16,8 +16,8 @@ from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.replica.replica_options import ReplicaOptions
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
+from repository_loader.deployment_plan import DeploymentPlan
 from repository_loader.overrides import read_overrides
-from repository_loader.plan import DeploymentPlan
 from repository_loader.traffic import Traffic
 
 MAX_ONGOING_REQUESTS = 100_000

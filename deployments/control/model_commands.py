@@ -35,8 +35,8 @@ from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from repository_loader.config_json import ConfigJsonError, config_from_json
 from repository_loader.namespaces import meant_by, shared_name
-from repository_loader.repository import RepositoryError, Snapshot, load_repositories
-from repository_loader.snapshot import Override
+from repository_loader.repository import RepositoryError, load_repositories
+from repository_loader.snapshot import Override, Snapshot
 from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, Packages, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.copied_ensembles import copied_ensembles
-from repository_loader.plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
 from repository_loader.snapshot import RepositoryModel
 from repository_loader.traffic import Traffic
 

@@ -13,7 +13,7 @@ from deployments.control.desired_state import DesiredState
 from deployments.control.group_deployment import deployment_options, group_application
 from deployments.replica.hosted_model import packages_by_name
 from deployments.serve_internals import application_owners, application_states, delete_applications
-from repository_loader.plan import Plan
+from repository_loader.deployment_plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.serve_internals import DeploymentState, application_states, handle_of, let_go_of
-from repository_loader.plan import DeploymentPlan, ModelPlan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
 
 logger = logging.getLogger(__name__)
 

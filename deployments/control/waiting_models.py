@@ -10,8 +10,10 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import DesiredState, log_findings, overrides, replaced
 from deployments.control.node_completion import NodeCompleter
-from repository_loader.plan import ClusterFacts, make_plan
-from repository_loader.repository import Snapshot, load_repositories
+from repository_loader.cluster_facts import ClusterFacts
+from repository_loader.plan import make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 

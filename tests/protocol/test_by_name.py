@@ -13,7 +13,7 @@ from deployments.replica.replica_options import ReplicaOptions
 from protocol import by_name
 from protocol.by_name import ByName
 from protocol.limits import Limits
-from repository_loader.plan import PlanSettings
+from repository_loader.deployment_plan import PlanSettings
 from repository_loader.snapshot import LoaderOptions
 
 

@@ -3,15 +3,10 @@
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import DeploymentPlan, Plan, PlanSettings
 from repository_loader.normalisation import normalise
 from repository_loader.package import InstanceSpec, ModelPackage
-from repository_loader.plan import (
-    ClusterFacts,
-    DeploymentPlan,
-    NodeFacts,
-    Plan,
-    PlanSettings,
-)
 from repository_loader.snapshot import RepositoryModel, Snapshot
 
 GIB = 1 << 30

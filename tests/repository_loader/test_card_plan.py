@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.demand import demand
+from repository_loader.deployment_plan import PlanSettings
 from repository_loader.node_needs import NodeNeeds
-from repository_loader.plan import (
-    ClusterFacts,
-    NodeFacts,
-    PlanSettings,
-    make_plan,
-)
+from repository_loader.plan import make_plan
 from repository_loader.snapshot import RepositoryModel
 from tests.deployments.backends.onnx_models import write_model
 from tests.repository_loader.planned_models import (

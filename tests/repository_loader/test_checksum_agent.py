@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.repository_loader.repositories import PYTHON_MODEL, TENSORS, python_model, write
 
 MD5 = hashlib.md5(PYTHON_MODEL.encode(), usedforsecurity=False).hexdigest()

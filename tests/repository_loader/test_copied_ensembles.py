@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from repository_loader.copied_ensembles import copied_ensembles
-from repository_loader.plan import PlanSettings, make_plan, prune
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.plan import make_plan, prune
 from tests.repository_loader.planned_models import CPUS, GPUS, ISOLATED, ONNX, ensemble, model, parameter, snapshot
 
 PACKED = PlanSettings(placement="packed")

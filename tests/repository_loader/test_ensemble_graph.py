@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.repository import LoaderOptions, Snapshot, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions, Snapshot
 from tests.repository_loader.repositories import python_model, write
 
 

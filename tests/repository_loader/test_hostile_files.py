@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from repository_loader.config_text import MAX_CONFIG_BYTES, parse_config_text
 from repository_loader.onnx_graph import OnnxFileError, read_onnx_graph
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, python_model, write
 
 WORDS = st.sampled_from(

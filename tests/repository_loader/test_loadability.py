@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, write
 
 STEP = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'

@@ -7,8 +7,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.namespaces import identifier, meant_by, shared_name
-from repository_loader.repository import LoaderOptions, choose_models, load_repositories
-from repository_loader.snapshot import Override, Snapshot
+from repository_loader.repository import choose_models, load_repositories
+from repository_loader.snapshot import LoaderOptions, Override, Snapshot
 from tests.repository_loader.repositories import TENSORS, python_model, write
 
 OPTIONS = LoaderOptions(namespacing=True)

@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import Plan, PlanSettings
 from repository_loader.device_parts import own_processes
 from repository_loader.package import InstanceSpec
-from repository_loader.plan import (
-    ClusterFacts,
-    NodeFacts,
-    Plan,
-    PlanSettings,
-    app_name,
-    make_plan,
-)
+from repository_loader.plan import app_name, make_plan
 from repository_loader.snapshot import RepositoryModel
 from tests.repository_loader.planned_models import (
     CPUS,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.repository import LoaderOptions, RepositoryModel, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from tests.repository_loader.repositories import PYTHON_MODEL, TENSORS, write
 
 

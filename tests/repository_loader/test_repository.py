@@ -5,8 +5,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.repository import LoaderOptions, RepositoryError, RepositoryModel, find_models, load_repositories
-from repository_loader.snapshot import Override
+from repository_loader.repository import RepositoryError, find_models, load_repositories
+from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel
 from tests.repository_loader.repositories import BATCHING_ONNX, FIXED_ONNX, TENSORS, python_model, write
 
 AUTO = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(c):\n        return c\n"

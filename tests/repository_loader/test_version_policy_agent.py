@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.repository_loader.repositories import TENSORS, python_model, write
 
 READ = "agent 'version_policy' is read as the field 'version_policy'"

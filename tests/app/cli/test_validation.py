@@ -12,8 +12,9 @@ from app.cli.validation import Validation
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.first_state import read_desired_state
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.snapshot import LoaderOptions
 from tests.repositories import BROKEN, EXAMPLES, write_broken_models
 
 FACTS = ClusterFacts((NodeFacts(8.0),))

@@ -18,7 +18,8 @@ from deployments.control.publisher import Publisher
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from repository_loader.config_json import config_to_json
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.app.http.served import FakeFleet, FakeHost
 from tests.serving import ROOT
 

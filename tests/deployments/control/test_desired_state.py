@@ -17,8 +17,9 @@ from deployments.control.desired_state import (
 from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.snapshot import LoaderOptions
 from repository_loader.traffic import Traffic
 from tests.deployments.control.test_waiting_models import with_waiting
 

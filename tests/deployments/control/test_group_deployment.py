@@ -8,9 +8,8 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.group_deployment import deployment_options
 from deployments.replica.hosted_model import Packages
 from protocol.limits import Limits
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, PlanSettings
 from repository_loader.package import ModelPackage
-from repository_loader.plan import PlanSettings
 from repository_loader.snapshot import LoaderOptions
 
 OPTIONS = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits())

@@ -22,9 +22,10 @@ from deployments.replica.kept_files import KeptFiles
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.limits import Limits
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
 from repository_loader.namespaces import identifier
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.control.test_state_store import Table
 from tests.deployments.control.test_waiting_models import WAITS_TO_BE_READ, with_waiting
 from tests.repository_loader.repositories import TENSORS, python_model, write

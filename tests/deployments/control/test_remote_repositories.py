@@ -11,8 +11,9 @@ from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.repository_watch import Changes
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.snapshot import LoaderOptions
 from tests.object_stores import Bucket, s3_bucket
 from tests.repository_loader.repositories import python_model
 

@@ -16,8 +16,10 @@ from deployments.control.repository_commands import MAX_REPOSITORIES, Repository
 from deployments.control.state_store import StateStore
 from protocol.errors import AlreadyExists, InvalidArgument, Unsupported
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions, find_models
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.repository import find_models
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.control.test_state_store import Table
 from tests.deployments.control.test_waiting_models import with_waiting
 from tests.repository_loader.repositories import TENSORS, python_model, write

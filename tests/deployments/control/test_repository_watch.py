@@ -18,9 +18,10 @@ from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
 from deployments.control.repository_watch import Changes, RepositoryWatch
 from protocol.limits import Limits
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
 from repository_loader.namespaces import identifier
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.snapshot import LoaderOptions
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 CONFIG = """

@@ -9,8 +9,9 @@ from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.state_store import StateStore
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.control.test_repository_watch import write
 
 FACTS = ClusterFacts((NodeFacts(4),))

@@ -10,8 +10,9 @@ from deployments.control.first_state import read_desired_state
 from deployments.control.state_store import StateStore
 from deployments.control.waiting_models import WaitingModels, place_waiting, read_waiting
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.control.test_state_store import Table
 from tests.repository_loader.repositories import TENSORS, python_model, write
 

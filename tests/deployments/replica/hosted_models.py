@@ -21,8 +21,11 @@ from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import ServingError
 from protocol.infer import InferRequest
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.plan import make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 
 CONFIG = """
 backend: "python" max_batch_size: 0

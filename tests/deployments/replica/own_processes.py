@@ -18,8 +18,11 @@ from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import ServingError
 from protocol.infer import SEQUENCE_START, InferRequest
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.plan import make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.replica.hosted_models import CONFIG
 from tests.deployments.replica.hosted_models import Hosted as AnyHosted
 

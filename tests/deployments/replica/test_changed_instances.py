@@ -13,8 +13,11 @@ from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import InvalidArgument, ServingError
 from protocol.limits import Limits
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.plan import make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.lane.harness import Sink
 from tests.deployments.replica.hosted_models import PRELUDE, on_a_loop
 

@@ -21,8 +21,11 @@ from protocol.array_request import plain_parameters, request_from_arrays
 from protocol.errors import InvalidArgument, NotFound, Unsupported
 from protocol.limits import Limits
 from protocol.signature import Signature
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.plan import make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.replica.hosted_models import COUNTDOWN, DECOUPLED, Models, on_a_loop
 from tests.deployments.replica.hosted_models import models_here as models_here
 

@@ -8,8 +8,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from deployments.replica.hosted_model import HostedModel, Packages, packages_by_name
-from repository_loader.plan import ClusterFacts, ModelPlan, NodeFacts, PlanSettings, make_plan
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import ModelPlan, PlanSettings
+from repository_loader.plan import make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 
 CLASSIFIER = """
 backend: "python" max_batch_size: 4

@@ -14,7 +14,8 @@ from deployments.replica.former_models import ASKED_S, FormerModels
 from deployments.replica.served_model import ServedModel
 from protocol.infer import InferRequest
 from protocol.signature import Signature
-from repository_loader.repository import LoaderOptions, load_repositories
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions
 from tests.deployments.lane.harness import EchoModel, Lanes
 from tests.deployments.replica.hosted_models import ADD_ONE, CONFIG, Hosted, Models
 
