@@ -1,8 +1,9 @@
 """What one process loads and unloads goes on beside what else it loads and unloads."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -214,15 +215,22 @@ async def test_what_is_wanted_again_while_it_is_closed_is_loaded_again(quick: Mo
         assert await call("slow", 1) == [2] and slow[0].count("begun") == 2 and slow[0].count("ended") == 1
 
 
-@on_a_loop
-async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(quick: Models, slow: list[Slow]) -> None:
-    old, new = slow[:2]
+@asynccontextmanager
+async def loading_version_2(quick: Models, old: Slow, new: Slow) -> AsyncIterator[tuple[Hosted, asyncio.Task[None]]]:
+    """Have the second version of a model begin to load in place of the first."""
     old.let_load()
     new.data["package"]["version"] = 2
     async with quick.hosted("one") as call:
         await call.host.apply([old.data])
         loading = asyncio.create_task(call.host.apply([new.data]))
         await new.until("begun")
+        yield call, loading
+
+
+@on_a_loop
+async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(quick: Models, slow: list[Slow]) -> None:
+    old, new = slow[:2]
+    async with loading_version_2(quick, old, new) as (call, loading):
         await call.host.apply([new.data, *quick.planned("other")])  # another change, which does not wait for it
         assert await call("slow", 1) == [2]
         new.let_load()
@@ -234,12 +242,7 @@ async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(qui
 @on_a_loop
 async def test_what_loads_and_is_wanted_no_longer_keeps_no_other_version(quick: Models, slow: list[Slow]) -> None:
     old, new = slow[:2]
-    old.let_load()
-    new.data["package"]["version"] = 2
-    async with quick.hosted("one") as call:
-        await call.host.apply([old.data])
-        loading = asyncio.create_task(call.host.apply([new.data]))
-        await new.until("begun")
+    async with loading_version_2(quick, old, new) as (call, loading):
         await call.host.apply(quick.planned("one"))
         assert names(call) == {"one"} and old.count("ended") == 1 and not loading.done()
         new.let_load()
