@@ -95,6 +95,10 @@ class OnnxRuntimeInstance:
         self._model: OnnxModel | None = model
         self.execute = model.execute
 
+    def filled(self, rows: int) -> int:
+        """Return how many rows a batch of so many runs as."""
+        return rows if self._model is None else self._model.filled(rows)
+
     def close(self) -> None:
         """Let go of the session; it is freed with its last instance."""
         self._model = None
@@ -157,11 +161,15 @@ class OnnxModel:
         """Whether any batch may have to wait for another session, however quick those before it were."""
         return self._sized is not None
 
+    def filled(self, rows: int) -> int:
+        """Return how many rows a batch of so many runs as."""
+        return rows if self._sized is None else self._sized.size_of(rows)
+
     def execute(self, batch: Batch) -> None:
         """Run the batch as one call of the session; `ModelInstance.execute`."""
         requests = batch.requests
         names = self._names(requests)
-        size = batch.rows if self._sized is None else self._sized.size_of(batch.rows)
+        size = self.filled(batch.rows)
         try:
             is_feed = len(requests) == 1 and self._plain_feed and self._device_inputs is None
             feed: Mapping[str, Any] = requests[0].inputs if is_feed else self._gather(requests, size - batch.rows)

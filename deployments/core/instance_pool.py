@@ -79,6 +79,11 @@ class InstancePool:
         """All instances."""
         return [worker.instance for worker in self._workers]
 
+    def filled(self, rows: int) -> int:
+        """Return how many rows a batch of so many runs as."""
+        filled = getattr(self._workers[0].instance, "filled", None)
+        return rows if filled is None else filled(rows)
+
     @property
     def running_count(self) -> int:
         """How many instances are at work."""

@@ -5,6 +5,7 @@ from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
+from deployments.schedulers.even_batches import EvenBatches
 from deployments.schedulers.late_requests import take_along
 from deployments.schedulers.returning_clients import SLOW_BATCH_NS, ReturningClients
 from deployments.schedulers.scheduler import PlainQueue, PoolScheduler
@@ -15,7 +16,8 @@ from protocol.signature import Signature
 class FifoBatcher(PoolScheduler):
     """Sends as many of the waiting requests as fit, in order, whenever an instance is idle.
 
-    It waits for more only as `ReturningClients` says. The first request that does not fit ends the batch.
+    It waits for more only as `ReturningClients` says. The first request that does not fit ends the batch. Of the only
+    instance on a GPU, batches are as large as `EvenBatches` says.
     """
 
     def __init__(self, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock) -> None:
@@ -24,9 +26,14 @@ class FifoBatcher(PoolScheduler):
         self._max_rows = max(1, signature.max_batch_size)
         self._equal_inputs = EqualInputs.of(signature)
         self._clients = ReturningClients(clock, self._wait_is_over)
+        self._even = EvenBatches(pool.filled) if pool.on_gpu and pool.instance_count == 1 else None
+        self._next_rows = self._max_rows
         pool.grow = self._grow
 
     def _finished(self, batch: Batch) -> None:
+        if self._even is not None:
+            share = self._even.share(batch.rows, sum([request.rows for request in self._requests]))
+            self._next_rows = min(share or self._max_rows, self._max_rows)
         self._start_another(batch)
         self._answer(batch)
         elapsed_ns = batch.end_ns - batch.start_ns
@@ -52,7 +59,7 @@ class FifoBatcher(PoolScheduler):
                 return None
             self._clients.end(len(waiting))
         equal_inputs = self._equal_inputs
-        max_rows = self._max_rows
+        max_rows, self._next_rows = self._next_rows, self._max_rows
         taken: list[InferRequest] = []
         key = None
         rows = 0
@@ -72,5 +79,5 @@ class FifoBatcher(PoolScheduler):
             rows += request.rows
         if not taken:
             return None
-        reason = "full" if rows >= max_rows else "next_differs" if waiting else "none_waits"
+        reason = "full" if rows >= self._max_rows else "next_differs" if waiting else "none_waits"
         return Batch(taken, rows, reason)

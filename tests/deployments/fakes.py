@@ -119,8 +119,10 @@ class FakePool:
     def __init__(self, clock: FakeClock, instance_count: int = 1) -> None:
         self.clock = clock
         self.idle = [object() for _ in range(instance_count)]
+        self.instance_count = instance_count
         self.running = []
         self.finished = None
+        self.filled = lambda rows: rows
 
     @property
     def running_count(self) -> int:

@@ -18,7 +18,7 @@ from tests.serving import ROOT, tensor
 
 NOT_ALWAYS = {"app/service/routing.py", "app/http/infer_exchange.py", "deployments/lane/arena.py"}
 """What asks the directory for the target, which the test knows; what compressed requests and large ones pass."""
-OTHERWISE = {"deployments/schedulers/dynamic.py", "deployments/schedulers/default.py"}
+OTHERWISE = {f"deployments/schedulers/{name}.py" for name in ("even_batches", "dynamic", "default")}
 """What other models have in place of the one that is named before."""
 
 

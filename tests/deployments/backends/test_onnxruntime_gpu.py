@@ -81,7 +81,8 @@ def test_large_inputs_are_fetched_and_answers_are_those_of_the_cpu(tmp_path):
     width = 64 << 10
     path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], [f"X:FLOAT:n,{width}"], [f"Y:FLOAT:n,{width}"])
     tensors = io("X", "input", "FP32", width) + io("Y", "output", "FP32", width)
-    (instance, _) = load(path, "max_batch_size: 16 dynamic_batching { } " + tensors, SPECS)
+    pinned = "optimization { input_pinned_memory { enable: true } }"
+    (instance, _) = load(path, "max_batch_size: 16 dynamic_batching { } " + tensors + pinned, SPECS)
     arena = Arena()
     requests = []
     for _ in range(8):

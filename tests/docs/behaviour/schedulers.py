@@ -6,6 +6,7 @@ from tests.docs.behaviour.modules import (
     BRANCHES,
     CACHED,
     ENSEMBLES,
+    EVEN,
     FETCHED,
     FILLED,
     GIVEN_UP,
@@ -97,6 +98,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Then no batch waits for clients, who come back in two halves": (
         AT_ONCE + "test_a_batch_that_has_started_is_not_held_back_for_clients_that_return",
+    ),
+    "Where a model has one instance there, and no queue policy": (
+        EVEN + "test_groups_of_any_two_sizes_become_equal",
+        EVEN + "test_groups_that_are_equal_stay_so_and_all_are_asked_in_turn",
+        EVEN + "test_all_go_together_that_no_others_have_just_run_beside",
+        EVEN + "test_a_batch_that_would_be_filled_up_to_the_same_size_stays_whole",
+        EVEN + "test_only_the_one_instance_of_a_gpu_has_even_batches",
+    ),
+    "Clients that came as 1 and 15 would stay so otherwise": (
+        EVEN + "test_only_the_one_instance_of_a_gpu_has_even_batches",
     ),
     "Ragged inputs share a batch": (
         "deployments/backends/test_onnxruntime.py::test_every_kind_of_batch_input",
