@@ -20,7 +20,8 @@ class ClientWishes:
     """The models that are loaded by name, with what takes the place of their files, and those that were unloaded.
 
     `traffic` is what commands, or a canary's last step, have said of models. `repositories` are those that models are
-    loaded from, with names by folder, `given` those of them that were not registered by clients.
+    loaded from, with names by folder, `given` those of them that were not registered by clients. `asked` is the
+    `load_models` of who has kept all this, None where that is not known.
     """
 
     loaded: Mapping[str, Override | None] = field(default_factory=dict)
@@ -28,12 +29,13 @@ class ClientWishes:
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
     repositories: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     given: Collection[str] = frozenset()
+    asked: Collection[str] | None = None
 
     @classmethod
     def of(cls, desired: DesiredState, options: ControllerOptions) -> "ClientWishes":
         """Return what a state knows of them; models and repositories are a matter of clients in explicit mode only."""
         if options.control_mode != "explicit":
-            return cls(traffic=desired.given_traffic)
+            return cls(traffic=desired.given_traffic, asked=options.load_models)
         left = {name for name, reasons in desired.gone.items() if set(reasons.values()) == {UNLOADED}}
         return cls(
             {name: origin.override for name, origin in desired.origins.items() if origin.explicit},
@@ -41,6 +43,7 @@ class ClientWishes:
             desired.given_traffic,
             desired.repositories,
             {normalised(path) for path in options.repositories},
+            options.load_models,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,6 +54,7 @@ class ClientWishes:
             "traffic": {name: traffic.to_dict() for name, traffic in self.traffic.items()},
             "repositories": {path: dict(names) for path, names in self.repositories.items()},
             "given": sorted(self.given),
+            "asked": None if self.asked is None else list(self.asked),
         }
 
     @classmethod
@@ -62,6 +66,7 @@ class ClientWishes:
             {name: Traffic.from_dict(row) for name, row in data["traffic"].items()},
             data["repositories"],
             frozenset(data["given"]),
+            data.get("asked"),
         )
 
     @property

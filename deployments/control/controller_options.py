@@ -1,5 +1,6 @@
 """What the repository controller needs to know; made from the settings by whoever deploys it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -54,4 +55,8 @@ class ControllerOptions(ByName):
         """Return the models to load at the start, None for all of the repositories; blocks."""
         if self.control_mode != "explicit":
             return None
-        return choose_models(self.repositories, self.loader, self.load_models)
+        return self.models_called(self.load_models)
+
+    def models_called(self, names: Sequence[str]) -> list[str]:
+        """Return the models that names and patterns of `load_models` stand for; blocks."""
+        return choose_models(self.repositories, self.loader, names)

@@ -1,7 +1,7 @@
 """The desired state that a controller begins with where it goes on with no other's."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -27,12 +27,14 @@ def read_desired_state(
 ) -> DesiredState:
     """Read the repositories for such a cluster, log what there is to say about them, and plan; blocks.
 
-    What clients have loaded, unloaded and registered counts in explicit mode. `here` is as of `overrides`.
+    What clients have loaded, unloaded and registered counts in explicit mode, unless this deployment says otherwise.
+    `here` is as of `overrides`.
     """
     asked = options.models_at_start()
     if asked is None:
         wishes = ClientWishes(traffic=wishes.traffic)
     else:
+        wishes = _as_deployed(options, wishes, asked)
         asked = sorted({*wishes.loaded, *asked} - set(wishes.unloaded))
     repositories = _repositories(options, wishes)
     origins = {name: Origin(True, _found(each, here)) for name, each in wishes.loaded.items()}
@@ -48,6 +50,20 @@ def read_desired_state(
     all_origins = {name: origins.get(name, Origin(asked is None or name in asked)) for name in snapshot.models}
     traffic = {name: each for name, each in wishes.traffic.items() if name in snapshot.models}
     return DesiredState(snapshot, plan, facts, all_origins, missing, given_traffic=traffic, repositories=repositories)
+
+
+def _as_deployed(options: ControllerOptions, wishes: ClientWishes, asked: Collection[str]) -> ClientWishes:
+    """Return what is left of them where a deployment names models to load that the one before did not, or no longer.
+
+    That was said later. What a client has sent of its own is for it to unload.
+    """
+    before, now = wishes.asked, options.load_models
+    if before is None or set(before) == set(now):
+        return wishes
+    new = options.models_called([name for name in now if name not in before])
+    old = {*options.models_called([name for name in before if name not in now])} - {*asked}
+    loaded = {name: override for name, override in wishes.loaded.items() if override is not None or name not in old}
+    return replace(wishes, loaded=loaded, unloaded={*wishes.unloaded} - {*new})
 
 
 def _found(override: Override | None, here: Callable[[str], str]) -> Override | None:

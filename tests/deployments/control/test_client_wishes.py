@@ -47,7 +47,39 @@ def test_what_was_loaded_is_loaded_and_what_was_unloaded_is_not(options: Control
     after = next_state(options, desired)
     assert set(after.snapshot.models) == {"b"} and after.origins == {"b": Origin()}
     assert set(next_state(options, desired, load_models=("a", "c")).snapshot.models) == {"b", "c"}
+    assert set(next_state(options, desired, load_models=("*",)).snapshot.models) == {"a", "b", "c"}
     assert set(next_state(options, desired, control_mode="none", load_models=()).snapshot.models) == {"a", "b", "c"}
+
+
+def test_models_that_a_deployment_names_anew_are_loaded_and_those_it_names_no_longer_are_not(
+    options: ControllerOptions, tmp_path: Path
+) -> None:
+    options = replace(options, load_models=("a", "b"))
+    before = read_desired_state(options, FACTS)
+    assert set(before.snapshot.models) == {"a", "b"}
+    assert set(next_state(options, before, load_models=("b",)).snapshot.models) == {"b"}
+    assert set(next_state(options, before, load_models=("[bc]",)).snapshot.models) == {"b", "c"}
+    assert set(next_state(options, before, load_models=()).snapshot.models) == set()
+    all_of_them = read_desired_state(replace(options, load_models=("*",)), FACTS)
+    after = next_state(replace(options, load_models=("*",)), unloaded(options, all_of_them, ["c"]), load_models=("a",))
+    assert set(after.snapshot.models) == {"a"}
+    left = next_state(options, unloaded(options, before, ["b"]), load_models=("a",))
+    assert set(left.snapshot.models) == {"a"}
+    again = replace(options, load_models=("a",))
+    assert set(next_state(again, left, load_models=("a", "b")).snapshot.models) == {"a", "b"}
+
+
+def test_what_a_client_has_sent_stays_though_its_model_is_named_no_longer(options: ControllerOptions) -> None:
+    before = read_desired_state(options, FACTS)
+    config = before.snapshot.models["a"].packages[0].config
+    after = next_state(options, with_model(options, before, "a", Override(config, "")), load_models=("b",))
+    assert set(after.snapshot.models) == {"a", "b"}
+
+
+def test_who_kept_no_names_is_taken_to_have_had_the_same(options: ControllerOptions) -> None:
+    wishes = ClientWishes.of(unloaded(options, read_desired_state(options, FACTS), ["a"]), options).to_dict()
+    del wishes["asked"]
+    assert not read_desired_state(options, FACTS, ClientWishes.from_dict(wishes)).snapshot.models
 
 
 def test_a_model_is_loaded_with_what_its_client_has_sent(options: ControllerOptions, tmp_path: Path) -> None:

@@ -440,6 +440,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_client_wishes.py::test_traffic_holds_for_the_models_that_there_are",
         "e2e/test_redeployment.py::test_of_two_ingresses_of_a_node_one_always_takes_requests",
     ),
+    "Models that `load_model` names and did not before": (
+        "deployments/control/test_client_wishes.py::test_models_that_a_deployment_names_anew_are_loaded_and_those_it_names_no_longer_are_not",
+        "deployments/control/test_client_wishes.py::test_what_a_client_has_sent_stays_though_its_model_is_named_no_longer",
+    ),
     "A second Eagleray in a cluster": (
         "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
         "e2e/test_redeployment.py::test_a_second_eagleray_in_the_cluster_is_refused",
