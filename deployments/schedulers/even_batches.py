@@ -8,7 +8,9 @@ of 1 and 15 keep a GPU as long as two of 16 do, which takes a batch of one hardl
 from collections.abc import Callable
 from typing import Final
 
-STEADY_BATCHES: Final = 2
+STEADY_BATCHES: Final = 3
+STEADY_PART: Final = 16
+"""Rows are about as many where they differ by at most this part of them: what comes at random hardly ever does."""
 
 
 class EvenBatches:
@@ -26,12 +28,12 @@ class EvenBatches:
         """Return how many of the rows that wait when a batch has ended are to share the next one, 0 for all.
 
         That is half of these and of those that have just run, where it is less than what waits, the GPU has less to do
-        for it, and there were about as many rows when each of the two batches before ended: then those that have just
+        for it, and there were about as many rows when each of the three batches before ended: then those that have just
         run will come back.
         """
         all_rows, before = ended_rows + waiting_rows, self._all_rows
         self._all_rows = all_rows
-        self._steady_count = self._steady_count + 1 if 4 * abs(all_rows - before) <= all_rows else 0
+        self._steady_count = self._steady_count + 1 if STEADY_PART * abs(all_rows - before) <= all_rows else 0
         half = -(-all_rows // 2)
         if half >= waiting_rows or self._steady_count < STEADY_BATCHES:
             return 0
