@@ -2,8 +2,9 @@
 
 import asyncio
 import copy
+import logging
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from ray.serve.handle import DeploymentHandle
 
@@ -15,6 +16,10 @@ from deployments.replica.hosted_model import key_of
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
 from deployments.serve_internals import watch_replicas
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 2.0
 
 
 class DirectoryFollower:
@@ -92,10 +97,15 @@ class DirectoryFollower:
             self._forget_all_but(directory.deployments)
 
     async def _host_wanted(self, hosted: Callable[[], None]) -> None:
-        """Load and unload what this change of the directory asks for; others may come meanwhile."""
-        copies = [key_of(row) for key, row in self._copies.items() if key not in self._embedded]
-        await self._host.apply(copy.deepcopy(list({**self._copies, **self._embedded}.values())), copies)
-        hosted()
+        """Load and unload what the directory asks for, however often it takes; changes of it may come meanwhile."""
+        while True:
+            copies = [key_of(row) for key, row in self._copies.items() if key not in self._embedded]
+            try:
+                await self._host.apply(copy.deepcopy(list({**self._copies, **self._embedded}.values())), copies)
+                return hosted()
+            except Exception:
+                logger.exception("models of this ingress could not be loaded or unloaded; it tries again")
+                await asyncio.sleep(_RETRY_S)
 
     def _end_hosting(self, task: asyncio.Task[None]) -> None:
         self._hosting.discard(task)

@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+import pytest
+
+from app.ingress import directory_follower
 from app.ingress.directory_follower import DirectoryFollower
 from app.service.client_settings import ClientSettings
 from app.service.health import Health
@@ -79,10 +82,13 @@ class EmbeddingHost(FakeHost):
         super().__init__()
         self.rows: list[list[Any]] = []
         self.slow: dict[str, asyncio.Event] = {}
+        self.errors: list[Exception] = []
         self._wanted: list[str] = []
 
     async def apply(self, models: list[dict[str, Any]], copies: Collection[tuple[str, int]] = ()) -> None:
         self.copies = copies
+        if self.errors:
+            raise self.errors.pop()
         before, self._wanted = self._wanted, [model["package"]["name"] for model in models]
         for name in self._wanted:
             if name not in before:
@@ -232,6 +238,24 @@ def test_an_ingress_hosts_and_tells_of_other_models_while_it_loads_one() -> None
         host.slow["model0"].set()
         await followed.until(lambda: len(controller.reports) == 2)
         assert [[row[0] for row in report] for report in controller.reports] == [["model1"], ["model1", "model0"]]
+        await followed.end()
+
+    asyncio.run(run())
+
+
+def test_what_could_not_be_hosted_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_follower, "_RETRY_S", 0.2)
+
+    async def run() -> None:
+        followed = Followed()
+        controller, host = followed.controller, followed.host
+        host.errors = [RuntimeError("nobody expects it")]
+        rows_of = {name: {"package": {"name": name, "version": 1}, "label_files": {}} for name in ("model0", "model1")}
+        controller.publisher.publish(settled=True, models=rows("", READY, 2), embedded={"model0/1": rows_of["model0"]})
+        await followed.until(lambda: not host.errors)
+        controller.publisher.publish(embedded={"model1/1": rows_of["model1"]})
+        await followed.until(lambda: len(controller.reports) == 2)
+        assert [[row[0] for row in report] for report in controller.reports] == [["model1"]] * 2
         await followed.end()
 
     asyncio.run(run())
