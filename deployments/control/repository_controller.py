@@ -148,7 +148,7 @@ class RepositoryController:
         return await self._answer(self._load(command, name, config, files))
 
     async def _load(self, command: str, name: str, config: str | None, files: dict[str, bytes]) -> None:
-        await self._waiting.place()
+        await self._waiting.look()
         await self._commands.load(command, name, config, files)
 
     async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:

@@ -75,6 +75,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CLUSTER + "test_nodes_are_asked_for_as_long_as_a_model_waits_for_them",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
     ),
+    "No load of another model waits while": (
+        "deployments/control/test_waiting_models.py::test_a_load_waits_for_no_model_that_is_read_again",
+    ),
     "A fifth of each GPU's memory stays free": (CARD_PLAN + "test_part_of_a_card_stays_free",),
     "`eagleray.num_gpus` says another share": (PLAN + "test_parameters_of_the_model_come_first",),
     "A model with `eagleray.autoscaling.max_replicas`": (
