@@ -34,11 +34,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
-    "An embedded model is READY when a node has loaded it": (
-        "deployments/control/test_model_table.py::test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other",
+    "An embedded model is READY when an ingress serves it": (
+        "deployments/control/test_model_table.py::"
+        "test_an_ingress_that_cannot_load_an_embedded_model_takes_it_from_no_other",
+        "e2e/test_uneven_ingresses.py::test_an_embedded_model_serves_where_it_has_loaded_and_says_where_it_has_not",
+    ),
+    "The index and the log say then where": (
+        "deployments/control/test_model_table.py::test_an_ingress_that_has_gone_counts_no_more",
+        "e2e/test_uneven_ingresses.py::test_an_embedded_model_serves_where_it_has_loaded_and_says_where_it_has_not",
     ),
     "Its load is answered when every ingress": (
-        TRAFFIC + "test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
+        "e2e/test_uneven_ingresses.py::test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
         "app/ingress/test_cluster_control.py::test_a_load_waits_for_no_model_that_failed_here",
     ),
     "What `eagleray plan --num-gpus N` prints": (
