@@ -1,7 +1,8 @@
 """What the ingresses tell of the models that they host, and what that comes to for each version."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from deployments.control.former_places import Version
@@ -27,6 +28,10 @@ class EmbeddedReports:
     def __init__(self) -> None:
         self._told: dict[str, tuple[str, Sequence[Row]]] = {}
 
+    def __contains__(self, ingress: str) -> bool:
+        """Whether an ingress has reported."""
+        return ingress in self._told
+
     def take(self, ingress: str, node: str, rows: Collection[Row]) -> None:
         """Take a report in place of the last of the same ingress."""
         self._told[ingress] = node, tuple(rows)
@@ -43,19 +48,15 @@ class EmbeddedReports:
         for ingress, (node, rows) in self._told.items():
             self._told[ingress] = node, tuple(row for row in rows if (row[0], row[1]) in versions)
 
-    def __iter__(self) -> Iterator[tuple[str, Sequence[Row]]]:
-        """Yield each ingress with its rows."""
-        return ((ingress, rows) for ingress, (_, rows) in self._told.items())
-
     @property
-    def some_failed(self) -> bool:
-        """Whether something failed to load in an ingress."""
-        return any(row[2] for _, rows in self for row in rows)
+    def failed(self) -> dict[str, Sequence[Row]]:
+        """The rows of each ingress in which something failed to load."""
+        return {ingress: rows for ingress, (_, rows) in self._told.items() if any(row[2] for row in rows)}
 
     def reason(self, version: Version, digest: str) -> str | None:
         """Return "" when an ingress has loaded what has this digest, else why one has not; None when none has said."""
-        reasons = (row[2] for _, rows in self for row in rows if (row[0], row[1], row[4]) == (*version, digest))
-        return min(reasons, default=None)
+        rows = chain.from_iterable(rows for _, rows in self._told.values())
+        return min((row[2] for row in rows if (row[0], row[1], row[4]) == (*version, digest)), default=None)
 
     def outcomes(self, wanted: Mapping[Version, str]) -> dict[Version, Outcome]:
         """Return what became of each version; `wanted` are the digests of what the ingresses are to host.

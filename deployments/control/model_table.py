@@ -272,7 +272,7 @@ class ModelTable:
         """
         self.reports.take(ingress, node, rows)
         self.tries.take(("", ingress), rows)
-        for other, told in self.reports:  # what had failed there has been loaded now
+        for other, told in self.reports.failed.items():  # what failed there may have been loaded here
             self.tries.take(("", other), told)
         self._take_reports()
 

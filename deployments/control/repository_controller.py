@@ -227,7 +227,8 @@ class RepositoryController:
 
         `ingress` is the name of its actor.
         """
-        if self._table.reports.some_failed or any(row[2] for row in rows):
+        known = self._table.reports
+        if ingress not in known or known.failed or any(row[2] for row in rows):
             await self._forget_ingresses()
         self._table.take_embedded(rows, node, ingress)
         self._publish()
@@ -286,7 +287,7 @@ class RepositoryController:
                 self._adopt(self._state.desired or desired)  # a command may have changed it meanwhile
         if self._reconciler.ends_later:
             await asyncio.to_thread(self._reconciler.end_due)
-        if self._table.reports.some_failed:
+        if self._table.reports.failed:
             await self._forget_ingresses()
         for verdict in await self._read_status(desired):
             await self._end_trial(verdict)

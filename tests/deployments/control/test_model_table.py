@@ -113,6 +113,7 @@ def test_an_ingress_that_has_gone_counts_no_more(tmp_path: Path) -> None:
     ingresses.tell("a1", ("", ingresses.digest))
     ingresses.tell("a2", ("no disk", ingresses.digest))
     ingresses.table.keep_ingresses({"a1", "b1"})
+    assert "a1" in ingresses.table.reports and "a2" not in ingresses.table.reports
     assert ingresses.state() == (READY, "") and not ingresses.table.tries.failed
     ingresses.tell("b1", ("no disk", ingresses.digest))
     assert ingresses.state() == (READY, BESIDE.format("b"))
