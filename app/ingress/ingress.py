@@ -150,7 +150,7 @@ class Ingress:
             self._loop,
             self._directory_changed,
             node_id,
-            own.replica_id.unique_id,
+            ray.get_runtime_context().get_actor_name() or "",
         )
         self._trying: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None

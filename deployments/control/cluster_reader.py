@@ -3,6 +3,7 @@
 import logging
 
 import ray
+from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments.serve_internals import gpu_memory_bytes
@@ -14,9 +15,9 @@ _ASK_TIMEOUT_S = 30.0
 _ACCELERATOR_TYPE = "accelerator_type:"
 
 
-def living_nodes() -> set[str]:
-    """Return the ids of the nodes that are alive; blocks."""
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+def living_actors() -> set[str]:
+    """Return the names of the actors that have one, and live, start or end; blocks."""
+    return {each["name"] for each in list_named_actors(all_namespaces=True)}
 
 
 class ClusterReader:

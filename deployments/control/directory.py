@@ -20,6 +20,7 @@ TABLES: Final = ("models", "deployments", "embedded", "copies", "client_state")
 
 NO_REPLICA = "no replica is alive; Serve is replacing it"
 UNLOADED = "unloaded"
+TRIED_AGAIN = "; it is tried again"
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class VersionEntry:
 
     def failed_this_time(self, reason: str) -> None:
         """Note why a version that had been ready is not, and that it is tried again."""
-        self.state, self.reason, self.replacing = UNAVAILABLE, f"{reason}; it is tried again", True
+        self.state, self.reason, self.replacing = UNAVAILABLE, f"{reason}{TRIED_AGAIN}", True
 
     def lost_its_replicas(self, cause: str = "") -> None:
         """Note that the version will be ready when Serve has replaced its replicas, and why that fails, if it does."""

@@ -14,16 +14,18 @@ from deployments.control.desired_state import DesiredState
 from deployments.control.directory import (
     LOADING,
     READY,
+    TRIED_AGAIN,
     UNAVAILABLE,
     UNLOADED,
     UNLOADING,
     ModelEntry,
     VersionEntry,
 )
+from deployments.control.embedded_reports import EmbeddedReports
 from deployments.control.former_places import Version
 from deployments.control.second_tries import SecondTries
 from deployments.log.line_format import about
-from deployments.replica.hosted_model import HostedModel, Packages, packages_by_name
+from deployments.replica.hosted_model import HostedModel, Packages, key_of, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.copied_ensembles import copied_ensembles
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
@@ -55,8 +57,7 @@ class ModelTable:
         self.models: dict[str, ModelEntry] = {}
         self.plan = Plan()
         self.deployments: tuple[DeploymentPlan, ...] = ()
-        self.reports: dict[tuple[str, int], dict[str, str]] = {}
-        """What an ingress told last of embedded models: the reason ("" when loaded) by digest."""
+        self.reports = EmbeddedReports()
         self.moving: set[tuple[str, int]] = set()
         """The versions that are on trial in another place than that which the table tells of."""
         self.moved = False
@@ -67,8 +68,6 @@ class ModelTable:
         self._names: Collection[str] = ()
         self._leaving: tuple[DeploymentPlan, ...] = ()
         self._embedded: dict[str, dict[str, Any]] = {}
-        self._embedded_on: dict[str, frozenset[tuple[str, int, str]]] = {}
-        """Which embedded models are loaded on each node: name, version and digest."""
         self._copies: dict[str, dict[str, Any]] = {}
         self.tries = SecondTries(clock)
 
@@ -95,6 +94,11 @@ class ModelTable:
             if deployment.app_name in refused:
                 for model in filter(self.shows, deployment.models):
                     self.fail(model, refused[deployment.app_name])
+        self.reports.forget_all_but(self._embedded_digests())
+        self._take_reports()
+
+    def _embedded_digests(self) -> dict[Version, str]:
+        return {key_of(row): row["digest"] for row in self._embedded.values()}
 
     def _take_models(self, desired: DesiredState) -> None:
         """Take the models and versions that there are, were, or could not be had, where they run, and their traffic."""
@@ -253,31 +257,39 @@ class ModelTable:
             whose = about(model.name, model.version)
             logger.error("failed to load '%s' version %d: %s", model.name, model.version, reason, extra=whose)
 
-    def keep_nodes(self, alive: Collection[str]) -> None:
-        """Forget what nodes had loaded that are not alive."""
-        self._embedded_on = {node: loaded for node, loaded in self._embedded_on.items() if node in alive}
+    def keep_ingresses(self, alive: Collection[str]) -> None:
+        """Forget what ingresses told that are not alive."""
+        gone = self.reports.keep(alive)
+        for ingress in gone:
+            self.tries.take(("", ingress), ())
+        if gone:
+            self._take_reports()
 
     def take_embedded(self, rows: Collection[Sequence[Any]], node: str, ingress: str) -> None:
         """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds, digest]]`.
 
-        A version that it failed to load stays ready where another node has loaded it.
+        A version is ready when any ingress serves it; its reason says then where it failed to load.
         """
+        self.reports.take(ingress, node, rows)
         self.tries.take(("", ingress), rows)
-        served: set[tuple[str, int]] = set()
-        self.reports = {}
-        self._embedded_on[node] = frozenset((row[0], row[1], row[4]) for row in rows if not row[2])
-        anywhere = frozenset[tuple[str, int, str]]().union(*self._embedded_on.values())
-        for name, version, reason, seconds, digest in rows:
-            self.reports.setdefault((name, version), {})[digest] = reason
+        for other, told in self.reports.failed.items():  # what failed there may have been loaded here
+            self.tries.take(("", other), told)
+        self._take_reports()
+
+    def _take_reports(self) -> None:
+        again = self.tries.failed
+        for (name, version), outcome in self.reports.outcomes(self._embedded_digests()).items():
             entry = self.find(name, version)
             if entry is None or entry.placement != "embedded" or entry.held or entry.left:
                 continue
-            if reason and (name, version, digest) in anywhere:
+            before = entry.reason
+            self.take_row(entry, outcome.row)
+            if not outcome.beside:
+                continue
+            entry.reason = f"{outcome.beside}{TRIED_AGAIN if (name, version) in again else ''}"
+            if entry.reason != before:
                 whose = about(name, version)
-                logger.error("'%s' version %d is not loaded on node %s: %s", name, version, node, reason, extra=whose)
-            elif not reason or (name, version) not in served:
-                self.take_row(entry, (name, version, reason, seconds, digest))
-                served.add((name, version))
+                logger.error("'%s' version %d serves, but %s", name, version, entry.reason, extra=whose)
 
     def take_row(self, entry: VersionEntry, row: Sequence[Any]) -> None:
         """Take what became of a version in a process that hosts several: `name, version, reason, seconds, digest`."""

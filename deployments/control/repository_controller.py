@@ -12,7 +12,7 @@ from ray import serve
 
 from deployments.control.canary_watch import CanaryWatch
 from deployments.control.client_settings import ClientSettings
-from deployments.control.cluster_reader import ClusterReader, living_nodes
+from deployments.control.cluster_reader import ClusterReader, living_actors
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
@@ -148,7 +148,7 @@ class RepositoryController:
         return await self._answer(self._load(command, name, config, files))
 
     async def _load(self, command: str, name: str, config: str | None, files: dict[str, bytes]) -> None:
-        await self._waiting.place()
+        await self._waiting.look()
         await self._commands.load(command, name, config, files)
 
     async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:
@@ -223,11 +223,19 @@ class RepositoryController:
             return None
 
     async def report_embedded(self, rows: list[list[Any]], node: str = "", ingress: str = "") -> None:
-        """Take from an ingress what became of the models it hosts; see `ModelTable.take_embedded`."""
-        if any(row[2] for row in rows):
-            self._table.keep_nodes(await asyncio.to_thread(living_nodes))
+        """Take from an ingress what became of the models it hosts; see `ModelTable.take_embedded`.
+
+        `ingress` is the name of its actor.
+        """
+        known = self._table.reports
+        if ingress not in known or known.failed or any(row[2] for row in rows):
+            await self._forget_ingresses()
         self._table.take_embedded(rows, node, ingress)
         self._publish()
+
+    async def _forget_ingresses(self) -> None:
+        """Have ingresses that have gone count no more."""
+        self._table.keep_ingresses(await asyncio.to_thread(living_actors))
 
     async def report_load(self, ingress: str, loads: dict[str, tuple[float, float]]) -> None:
         """Take what is under way from an ingress to autoscaled models; see `Autoscaler.take`."""
@@ -279,6 +287,8 @@ class RepositoryController:
                 self._adopt(self._state.desired or desired)  # a command may have changed it meanwhile
         if self._reconciler.ends_later:
             await asyncio.to_thread(self._reconciler.end_due)
+        if self._table.reports.failed:
+            await self._forget_ingresses()
         for verdict in await self._read_status(desired):
             await self._end_trial(verdict)
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Place = tuple[str, str]
-"""A packed group's application and deployment, or an ingress: "" and its id."""
+"""A packed group's application and deployment, or an ingress: "" and the name of its actor."""
 
 Version = tuple[str, int]
 

@@ -202,7 +202,7 @@ class StatusReader:
             for deployment, model in _parts(desired, trial):
                 digest = HostedModel.of(model, packages).to_dict()["digest"]
                 if deployment is None:
-                    reason = table.reports.get((model.name, model.version), {}).get(digest)
+                    reason = table.reports.reason((model.name, model.version), digest)
                 else:
                     refusal = table.refused.get(deployment.app_name)
                     reason = refusal or _part(deployment, model, digest, believed, described)

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from app.cli.main import main
 from tests.e2e.tagged_models import CALLING, TAGGED, TAGGED_CONFIG, Asking, tag, write_tagged
-from tests.e2e.test_several_ingresses import holder, one_client_of_each
+from tests.e2e.test_several_ingresses import one_client_of_each
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking
 from tests.repositories import write_sequence_models, write_tagged_onnx
@@ -35,23 +35,6 @@ ensemble_scheduling {
   step { model_name: "tagged" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "TAG" } }
 }
 """
-UNEVEN = """
-import os
-import time
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        if os.getppid() != {quick}:
-            time.sleep(3.0)
-
-    def execute(self, requests):
-        tags = [pb_utils.Tensor("TAG", request.inputs()[0].as_numpy()) for request in requests]
-        return [pb_utils.InferenceResponse(output_tensors=[tag]) for tag in tags]
-"""
-"""Takes longer to load in all ingresses but one."""
 FAILING = """
 import triton_python_backend_utils as pb_utils
 
@@ -150,22 +133,6 @@ def test_weights_hold_on_all_ingresses_when_the_change_is_answered(server: Serve
         change(server, model, clear=True)
         for client in clients:
             assert versions(client, model, 10) == {"3": 10}
-
-
-def test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered(
-    server: Server, repository: Path
-) -> None:
-    (repository / "uneven/1").mkdir(parents=True)
-    embedded = 'parameters { key: "eagleray.placement" value { string_value: "embedded" } }'
-    (repository / "uneven/config.pbtxt").write_text(TAGGED_CONFIG + embedded)
-    with one_client_of_each(server, server.address) as clients:
-        quick = holder(server, clients[0])
-        (repository / "uneven/1/model.py").write_text(UNEVEN.format(quick=quick))
-        assert clients[0].request("POST", "/v2/repository/models/uneven/load").status == 200
-        answers = [client.get("/v2/models/uneven/ready").status for client in clients]
-        answers += [client.infer("uneven", tensor("X", "INT32", [1], [0])).status for client in clients]
-        assert answers == [200, 200, 200, 200]
-    assert server.post("/v2/repository/models/uneven/unload").status == 200
 
 
 def test_version_0_shares_requests_as_any_other(server: Server) -> None:

@@ -1,9 +1,12 @@
 """What the controller tells of ensembles that lack a step, and of models that were unloaded."""
 
 from pathlib import Path
+from typing import Final
+
+import pytest
 
 from deployments.control.desired_state import DesiredState, unloaded
-from deployments.control.directory import READY, UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.directory import LOADING, READY, UNAVAILABLE, ModelEntry, VersionEntry
 from deployments.control.model_table import LONG_GONE_S, ModelTable
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import ENSEMBLE, PLACED, Repository
@@ -45,28 +48,110 @@ def test_an_ensemble_whose_step_failed_has_failed(tmp_path: Path) -> None:
         assert (told(table, name).state, told(table, name).left) == (UNAVAILABLE, False)
 
 
-def test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other(tmp_path: Path) -> None:
-    write(tmp_path, "m", PLACED % "embedded")
-    table = ModelTable()
-    table.replace(Repository(tmp_path).read(), {})
+class Ingresses:
+    """The model `m` in two ingresses of a node and one of another, and the table that they report to."""
 
-    def state(node: str, reason: str, digest: str = "now") -> tuple[str, str]:
-        table.take_embedded([["m", 1, reason, 1.0, digest]], node, f"ingress-{node}")
-        return told(table, "m").state, told(table, "m").reason
+    NODES: Final = {"a1": "a", "a2": "a", "b1": "b"}
 
-    assert state("b", "no such file") == (UNAVAILABLE, "no such file")
-    assert state("a", "") == (READY, "")
-    assert state("b", "no such file") == (READY, "")
-    assert state("b", "no such file", "changed") == (UNAVAILABLE, "no such file")
-    assert state("a", "", "changed") == (READY, "")
-    assert state("a", "it broke", "changed") == (UNAVAILABLE, "it broke; it is tried again")
-    assert told(table, "m").taken
-    assert state("a", "", "changed") == (READY, "")
-    table.keep_nodes({"b"})
-    again = (UNAVAILABLE, "no such file; it is tried again")
-    assert state("b", "no such file", "changed") == again, "the other one is gone"
-    assert state("b", "no such file", "changed anew") == (UNAVAILABLE, "no such file")
-    assert not told(table, "m").taken
+    def __init__(self, root: Path) -> None:
+        write(root, "m", PLACED % "embedded")
+        self.repository, self.table = Repository(root), ModelTable()
+        self.take(self.repository.read())
+
+    def take(self, desired: DesiredState) -> None:
+        self.desired = desired
+        self.table.replace(desired, {})
+
+    @property
+    def digest(self) -> str:
+        return str(self.table.tables()["embedded"]["m/1"]["digest"])
+
+    def tell(self, ingress: str, *rows: tuple[str, str]) -> None:
+        """Have an ingress report, of each row why it failed to load ("": it has loaded) what has a digest."""
+        told = [["m", 1, reason, 1.0, digest] for reason, digest in rows]
+        self.table.take_embedded(told, self.NODES[ingress], ingress)
+
+    def state(self) -> tuple[str, str]:
+        return told(self.table, "m").state, told(self.table, "m").reason
+
+
+BESIDE = "it failed to load in 1 of 2 ingresses, on node {}: no disk; it is tried again"
+
+
+@pytest.mark.parametrize("failing", ["a2", "b1"])
+@pytest.mark.parametrize("failing_last", [True, False])
+def test_an_ingress_that_cannot_load_an_embedded_model_takes_it_from_no_other(
+    tmp_path: Path, failing: str, failing_last: bool
+) -> None:
+    ingresses = Ingresses(tmp_path)
+    reports = {"a1": "", failing: "no disk"}
+    for ingress in sorted(reports, reverse=not failing_last):
+        ingresses.tell(ingress, (reports[ingress], ingresses.digest))
+    beside = BESIDE.format(ingresses.NODES[failing])
+    for _ in range(2):
+        for ingress in reports:  # which report again whenever another embedded model has been loaded
+            assert ingresses.state() == (READY, beside) and told(ingresses.table, "m").taken
+            ingresses.tell(ingress, (reports[ingress], ingresses.digest))
+    ingresses.tell(failing, ("", ingresses.digest))
+    assert ingresses.state() == (READY, "")
+
+
+@pytest.mark.parametrize("failing_last", [True, False])
+def test_what_another_ingress_has_loaded_is_tried_again_where_it_failed(tmp_path: Path, failing_last: bool) -> None:
+    now_s = 1000.0
+    ingresses = Ingresses(tmp_path)
+    ingresses.table = ModelTable(lambda: now_s)
+    ingresses.take(ingresses.desired)
+    for ingress in ("a1", "a2") if failing_last else ("a2", "a1"):
+        ingresses.tell(ingress, ("no disk" if ingress == "a2" else "", ingresses.digest))
+    now_s += 60
+    assert ingresses.table.tries.due() == {("", "a2"): [("m", 1)]}
+
+
+def test_an_ingress_that_has_gone_counts_no_more(tmp_path: Path) -> None:
+    ingresses = Ingresses(tmp_path)
+    ingresses.tell("a1", ("", ingresses.digest))
+    ingresses.tell("a2", ("no disk", ingresses.digest))
+    ingresses.table.keep_ingresses({"a1", "b1"})
+    assert "a1" in ingresses.table.reports and "a2" not in ingresses.table.reports
+    assert ingresses.state() == (READY, "") and not ingresses.table.tries.failed
+    ingresses.tell("b1", ("no disk", ingresses.digest))
+    assert ingresses.state() == (READY, BESIDE.format("b"))
+    ingresses.table.keep_ingresses({"b1"})
+    assert ingresses.state() == (UNAVAILABLE, "no disk; it is tried again")
+    assert told(ingresses.table, "m").taken
+    ingresses.table.keep_ingresses(set())
+    assert ingresses.state()[0] == UNAVAILABLE, "it is not known to be anything else"
+
+
+def test_a_model_that_no_ingress_can_load_is_unavailable(tmp_path: Path) -> None:
+    ingresses = Ingresses(tmp_path)
+    for ingress, reason in (("a2", "no memory"), ("a1", "no disk"), ("b1", "no memory")):
+        ingresses.tell(ingress, (reason, ingresses.digest))
+        assert not told(ingresses.table, "m").taken
+    assert ingresses.state() == (UNAVAILABLE, "no disk")
+
+
+def test_reports_of_an_embedded_model_count_for_what_they_are_of(tmp_path: Path) -> None:
+    """A model that is loaded anew is what it was where it fails, or is still to be loaded."""
+    ingresses = Ingresses(tmp_path)
+    before, version = ingresses.digest, ("m", 1)
+    for ingress in ("a1", "a2"):
+        ingresses.tell(ingress, ("", before))
+    ingresses.repository.configure("m", PLACED % "embedded" + "max_batch_size: 2")
+    ingresses.take(ingresses.repository.load(ingresses.desired, "m"))
+    assert ingresses.digest != before and ingresses.table.reports.reason(version, ingresses.digest) is None
+    ingresses.tell("a2", ("", before), ("no disk", ingresses.digest))
+    assert ingresses.table.reports.reason(version, ingresses.digest) == "no disk"
+    reverted = ingresses.repository.revert(ingresses.desired)
+    ingresses.tell("a1", ("", ingresses.digest))
+    assert ingresses.table.reports.reason(version, ingresses.digest) == "", "one has loaded it"
+    assert ingresses.state() == (READY, BESIDE.format("a"))
+    ingresses.take(reverted)
+    assert ingresses.digest == before and ingresses.state() == (READY, "")
+    ingresses.take(unloaded(ingresses.repository.options, reverted, ["m"]))
+    ingresses.take(ingresses.repository.load(ingresses.desired, "m"))
+    assert ingresses.state() == (LOADING, ""), "what was told was of what was unloaded"
 
 
 def test_what_was_unloaded_an_hour_ago_is_long_gone(tmp_path: Path) -> None:

@@ -34,11 +34,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
-    "An embedded model is READY when a node has loaded it": (
-        "deployments/control/test_model_table.py::test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other",
+    "An embedded model is READY when an ingress serves it": (
+        "deployments/control/test_model_table.py::"
+        "test_an_ingress_that_cannot_load_an_embedded_model_takes_it_from_no_other",
+        "e2e/test_uneven_ingresses.py::test_an_embedded_model_serves_where_it_has_loaded_and_says_where_it_has_not",
+    ),
+    "The index and the log say then where": (
+        "deployments/control/test_model_table.py::test_an_ingress_that_has_gone_counts_no_more",
+        "e2e/test_uneven_ingresses.py::test_an_embedded_model_serves_where_it_has_loaded_and_says_where_it_has_not",
     ),
     "Its load is answered when every ingress": (
-        TRAFFIC + "test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
+        "e2e/test_uneven_ingresses.py::test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
         "app/ingress/test_cluster_control.py::test_a_load_waits_for_no_model_that_failed_here",
     ),
     "What `eagleray plan --num-gpus N` prints": (
@@ -74,6 +80,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CARD_PLAN + "test_what_a_grown_cluster_would_hold_is_asked_for",
         CLUSTER + "test_nodes_are_asked_for_as_long_as_a_model_waits_for_them",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+    ),
+    "No load of another model waits while": (
+        "deployments/control/test_waiting_models.py::test_a_load_waits_for_no_model_that_is_read_again",
     ),
     "A fifth of each GPU's memory stays free": (CARD_PLAN + "test_part_of_a_card_stays_free",),
     "`eagleray.num_gpus` says another share": (PLAN + "test_parameters_of_the_model_come_first",),
