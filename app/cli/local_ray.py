@@ -78,10 +78,17 @@ class LocalRay:
         Raises:
             StartFailed: something has ended without which nothing is replaced that ends.
         """
+        if dead := self._dead_process():
+            raise self.failed(f"Ray's {dead} has ended, without which Ray replaces no process that ends")
+
+    def has_ended(self) -> bool:
+        """Return whether something has ended of what was started here, without which nothing is replaced that ends."""
+        return bool(self._dead_process())
+
+    def _dead_process(self) -> str:
         from deployments.serve_internals import dead_process_of_ray
 
-        if dead := dead_process_of_ray():
-            raise self.failed(f"Ray's {dead} has ended, without which Ray replaces no process that ends")
+        return dead_process_of_ray()
 
     def stop(self) -> None:
         """Leave the cluster, which ends if it was started here."""

@@ -17,7 +17,8 @@ from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed
 from app.cli.ports import require_free, reserve
 from app.cli.progress import Progress, summary
-from app.cli.started_processes import adopt_orphans, end_all, kill_all
+from app.cli.ray_watch import RayWatch
+from app.cli.started_processes import adopt_orphans, end_everything, kill_all
 from app.cli.stop_request import StopRequest
 from app.ingress.count import ingresses_per_node
 from app.settings import Settings
@@ -28,6 +29,9 @@ _START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
 _LOOK_S = 2.0
 _EXIT_S = 5.0
+_HUNG_S = 10.0
+_RAY_ENDS_US_S = 50.0
+"""By then all has to be over that waits for a GCS that has ended: a minute after that Ray ends whatever still runs."""
 _INGRESS_TIMEOUT_S = 30.0
 
 logger = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ class LocalServer:
         self._signals = 0
         self._directory = Directory()
         self._ray = LocalRay(options)
+        self._watch = RayWatch(self._ray, self._patience_s)
         self._console: ConsolePipe | None = None
         self._loading = True
         self._deployed = False
@@ -130,6 +135,7 @@ class LocalServer:
             except OSError as error:
                 progress.say(f"what models print is in Ray's logs only: {error}")
         self._ray.start()
+        self._watch.start()
         if self._ray.warning:
             progress.say(f"warning: {self._ray.warning}")
 
@@ -250,31 +256,43 @@ class LocalServer:
         """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
         adopt_orphans()
         try:
-            if self._deployed:
+            # Whose Ray has ended while models were loading has nothing under way, and calls of Ray's that may wait.
+            if self._deployed and not (self._loading and self._ray.has_ended()):
                 self._drain()
             # Ray prints what its own controllers say about each other's end.
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 self._stop_eagleray()
         finally:
-            end_all(_EXIT_S)
+            end_everything(_EXIT_S)
+            self._watch.end()
             self._close_console()
 
     def _drain(self) -> None:
-        settings = self._settings
-        patience_s = settings.drain_delay_s + settings.exit_timeout_secs + 5.0
         try:
-            self._handle(INGRESS).broadcast("drain").results(timeout_s=patience_s, return_exceptions=True)
+            drained = self._handle(INGRESS).broadcast("drain")
+            drained.results(timeout_s=self._drain_timeout_s(), return_exceptions=True)
         except Exception as error:
             logger.debug("the ingresses could not be drained: %s", error)
+
+    def _drain_timeout_s(self) -> float:
+        return self._settings.drain_delay_s + self._settings.exit_timeout_secs + 5.0
+
+    def _patience_s(self) -> float:
+        """Return how long the main thread has when Ray has ended."""
+        return min(_HUNG_S + (0.0 if self._loading else self._drain_timeout_s()), _RAY_ENDS_US_S)
 
     def _stop_eagleray(self) -> None:
         from ray import serve
 
         from deployments.control.gpu_cards import release_cards
-        from deployments.serve_internals import application_owners, dead_process_of_ray
+        from deployments.serve_internals import application_owners
 
         try:
-            if not self._deployed or dead_process_of_ray():  # Serve would wait for what cannot be
+            if self._ray.has_ended():  # Serve would wait for what cannot be, and its threads say so
+                logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+                end_everything()
+                return
+            if not self._deployed:
                 return
             if self._options.address:
                 for name, owner in application_owners().items():
@@ -284,6 +302,8 @@ class LocalServer:
             else:
                 serve.shutdown()
         finally:
+            if not self._ray.has_ended():  # from here on its processes end because they are told to
+                self._watch.end()
             self._ray.stop()
 
 

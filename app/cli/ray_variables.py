@@ -20,6 +20,8 @@ _ALWAYS: Final = {
     "RAY_ROTATION_BACKUP_COUNT": str(LOG_FILES_KEPT),
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     "RAY_worker_niceness": "0",
+    # Ray starts another one when a thread of Serve's asks it something after this one has ended.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
 }
 
 

@@ -6,6 +6,8 @@ import time
 
 import psutil
 
+from deployments.replica.node_folder import remove_abandoned
+
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 5.0
 _LOOK_AGAIN_S = 0.05
@@ -41,7 +43,9 @@ def _descendants() -> list[psutil.Process]:
     return found
 
 
-def end_all(timeout_s: float) -> None:
-    """Give descendants time to end by themselves, then kill those that have not."""
+def end_everything(timeout_s: float = 0.0) -> None:
+    """Give descendants time to end by themselves, kill those that have not, and remove what they have shared."""
+    adopt_orphans()
     psutil.wait_procs(psutil.Process().children(recursive=True), timeout=timeout_s)
     kill_all()
+    remove_abandoned()

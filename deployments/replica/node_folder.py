@@ -43,15 +43,13 @@ class NodeFolder:
                 f"there are {free_bytes} bytes free in {root}, where the processes of a node share a few files: "
                 f"it takes {_LEAST_FREE_BYTES} at least, and 64 MiB for large tensors (a container's --shm-size)",
             )
-        self._all = root / f"eagleray-nodes-{os.getuid()}"
+        self._all = _folders(root)
         self.path = self._all / node_id
         self._all.mkdir(mode=0o700, exist_ok=True)
         status = self._all.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise PermissionError(f"{self._all} must be a folder that only its owner can open")
-        for other in self._all.iterdir():
-            if other != self.path:
-                self._remove_if_abandoned(other)
+        remove_abandoned(root, kept=self.path)
 
     @classmethod
     def at(cls, path: str) -> "NodeFolder":
@@ -97,16 +95,30 @@ class NodeFolder:
 
     def remove_if_abandoned(self) -> None:
         """Remove the folder when nobody who is alive uses it."""
-        self._remove_if_abandoned(self.path)
+        _remove_if_abandoned(self.path)
 
-    def _remove_if_abandoned(self, path: Path) -> None:
-        with contextlib.suppress(OSError):
-            descriptor = _lock(path, _LOCK, timeout_s=0.0)
-            try:
-                if not any(is_held(user) for users in _USERS for user in path.glob(users)):
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+
+def remove_abandoned(root: Path = _ROOT, kept: Path | None = None) -> None:
+    """Remove the folders of all nodes whose processes have ended, but for the one that is to be `kept`."""
+    with contextlib.suppress(OSError):
+        for path in _folders(root).iterdir():
+            if path != kept:
+                _remove_if_abandoned(path)
+
+
+def _folders(root: Path) -> Path:
+    """Return where this user's folders are."""
+    return root / f"eagleray-nodes-{os.getuid()}"
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = _lock(path, _LOCK, timeout_s=0.0)
+        try:
+            if not any(is_held(user) for users in _USERS for user in path.glob(users)):
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def hold(descriptor: int) -> None:

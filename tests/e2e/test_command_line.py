@@ -1,5 +1,6 @@
 """The commands, run as a user runs them: what they print, and how they end."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,14 +9,14 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
-from tests.serving import EAGLERAY, Process, Server, environment, infer_path, run, tensor, title_of, wait_until
+from tests.serving import EAGLERAY, Process, Server, environment, infer_path, run, slower, tensor, title_of, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -358,19 +359,45 @@ def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -
         server.kill()
 
 
-def test_a_server_whose_ray_has_ended_ends_with_1(digits: Path, tmp_path: Path) -> None:
-    """What serves goes on serving without the raylet, and nothing of it that ends would ever be replaced."""
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("moment", ["Serve starts", "models load", "it serves"])
+def test_a_server_whose_ray_has_ended_ends_with_1(digits: Path, tmp_path: Path, moment: str, name: str) -> None:
+    """What serves goes on serving without the raylet, and nothing of it that ends would ever be replaced.
+
+    Without the GCS most calls of Ray's wait for a minute, after which Ray ends their processes.
+    """
     server = start(digits, tmp_path)
     try:
-        server.wait_ready()
+        if moment == "Serve starts":
+            wait_until(lambda: any("ServeController" in title_of(each) for each in server.descendants()), "Serve")
+        elif moment == "models load":
+            server.wait_for("LOADING")
+        else:
+            server.wait_ready()
         started = set(server.descendants())
-        (raylet,) = [process for process in started if process.name() == "raylet"]
-        raylet.kill()
-        assert server.exit_code() == 1
-        assert "error: Ray's raylet has ended" in server.log()
+        folders = node_folders(started)
+        assert folders or moment != "it serves"
+        (killed,) = [process for process in started if process.name() == name]
+        killed.kill()
+        assert server.exit_code(timeout_s=30 * slower()) == 1
+        assert f"error: Ray's {name} has ended" in server.log()
+        assert "Traceback" not in server.log()
         server.assert_none_left(started)
+        assert not [folder for folder in folders if folder.exists()]
+        logs = re.search(r"logs: (\S+) ", server.log())
+        assert logs
+        assert len(list(Path(logs[1]).parents[1].glob(f"session_*_{server.pid}"))) == 1, "another Ray was started"
     finally:
         server.kill()
+
+
+def node_folders(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Return the folders in shared memory that processes use."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {Path(each.path).parent for each in process.open_files() if "/eagleray-nodes-" in each.path}
+    return found
 
 
 def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -> None:

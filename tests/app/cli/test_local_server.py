@@ -102,7 +102,7 @@ def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: py
 
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(local_server, "adopt_orphans", lambda: None)
-    monkeypatch.setattr(local_server, "end_all", lambda timeout_s: done.append("end"))
+    monkeypatch.setattr(local_server, "end_everything", lambda timeout_s: done.append("end"))
     monkeypatch.setattr(server, "_start_ray", start_ray)
     monkeypatch.setattr(server, "_require_alone", lambda: None)
     monkeypatch.setattr(server, "_handle", lambda deployment: done.append(f"ask {deployment}"))
