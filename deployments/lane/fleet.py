@@ -17,6 +17,8 @@ from deployments.lane.target import LaneTarget, TargetContext
 
 AWAY_S: Final = 2.0
 """Longer than Serve takes to tell a replica of a change, and to see that it has taken it."""
+GONE_S: Final = 60.0
+"""Longer than Serve lets a replica live that it has told to end."""
 _LOOK_S: Final = 0.5
 
 
@@ -24,8 +26,8 @@ class Fleet:
     """Keeps a lane open to every replica, and passes on what happens to each.
 
     All methods run on the loop's thread. A replica may be off Serve's list for `away_s`, and longer while there is no
-    other. `changed` is called after the set of ready models may have changed. `meters` count the requests of a process
-    that takes those of clients.
+    other; after `gone_s` it has nothing under way any more. `changed` is called after the set of ready models may have
+    changed. `meters` count the requests of a process that takes those of clients.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class Fleet:
         regions: ClientRegions | None = None,
         away_s: float = AWAY_S,
         meters: RequestMeters | None = None,
+        gone_s: float = GONE_S,
     ) -> None:
         self._node_id = node_id
         self._loop = loop
         self._away_s = away_s
+        self._gone_s = gone_s
         self._context = TargetContext(max_inflight, refusals, regions, meters)
         self._changed = changed
         self._routes = Routes(self._context, self._routes_changed)
@@ -106,14 +110,23 @@ class Fleet:
         if link.lane is not None:
             self._routes.withdraw(link.lane)
             link.lane.leaving = True
-            self._close_answered(link.lane)
+            self._close_answered(link.lane, self._loop.time() + self._gone_s)
 
-    def _close_answered(self, lane: LaneClient) -> None:
-        """Close a lane as soon as what is under way on it is answered."""
-        if lane.calls:
-            self._loop.call_later(_LOOK_S, self._close_answered, lane)
-        else:
+    def _close_answered(self, lane: LaneClient, gone_at_s: float) -> None:
+        """Close a lane as soon as what is under way on it is answered.
+
+        What stands still on a node that Ray takes for dead is ended by nobody, and answers nothing; its kernel goes on
+        acknowledging, as of a container that is paused.
+        """
+        if not lane.calls:
             lane.close()
+        elif self._loop.time() < gone_at_s or self._is_listed(lane.replica_id):
+            self._loop.call_later(_LOOK_S, self._close_answered, lane, gone_at_s)
+        else:
+            lane.peer_silent()
+
+    def _is_listed(self, replica_id: str) -> bool:
+        return any(replica_id in links for links in self._groups.values())
 
     def _lane_opened(self, link: Link, lane: LaneClient) -> None:
         self._open[lane] = link

@@ -13,7 +13,7 @@ from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.lane.address import ReplicaAddress
-from deployments.lane.fleet import Fleet
+from deployments.lane.fleet import GONE_S, Fleet
 from deployments.lane.server import LaneServer
 from deployments.lane.slow_codec import SlowCodec
 from protocol.errors import InvalidArgument, ServingError
@@ -157,8 +157,9 @@ class Replica:
 class Lanes:
     """A fleet and some replicas; use as an async context manager."""
 
-    def __init__(self, count: int = 1, max_inflight: int = 100, interface: str = "") -> None:
+    def __init__(self, count: int = 1, max_inflight: int = 100, interface: str = "", *, gone_s: float = GONE_S) -> None:
         self._interface = interface
+        self._gone_s = gone_s
         self._count = count
         self._max_inflight = max_inflight
         self.counted = Totals()
@@ -168,7 +169,12 @@ class Lanes:
     async def __aenter__(self) -> "Lanes":
         loop = asyncio.get_running_loop()
         refusals, self.meters = Refusals(self.counted), RequestMeters(self.counted)
-        self.fleet = Fleet(NODE, loop, lambda: None, refusals, self._max_inflight, away_s=0.0, meters=self.meters)
+        self.fleet = Fleet(
+            *(NODE, loop, lambda: None, refusals, self._max_inflight),
+            away_s=0.0,
+            meters=self.meters,
+            gone_s=self._gone_s,
+        )
         for number in range(self._count):
             replica = Replica(self._folder.name, f"r{number}", loop, self._interface)
             await replica.server.listen([replica.sock])

@@ -195,3 +195,38 @@ async def test_a_request_that_is_given_up_as_another_fails_goes_to_no_other_repl
         assert not other.done.is_set()
         assert second.model.held == []
         assert counts(lanes) == {"under way": 0, "succeeded": 0, "failed": 1, "cancelled": 1}
+
+
+async def under_way_in_each(lanes: Lanes) -> list[Sink]:
+    """Send two requests, which two replicas hold, one each; the second then answers whatever it has."""
+    first, second = lanes.replicas
+    first.model.hold = second.model.hold = True
+    sinks = [lanes.send()[0] for _ in range(2)]
+    await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 1)
+    second.model.hold = False
+    second.model.release()
+    lanes.publish(second)
+    await lanes.until(lambda: lanes.lanes_open == 1 and any(sink.done.is_set() for sink in sinks))
+    return sinks
+
+
+@on_loop
+async def test_what_a_replica_has_that_stands_still_and_is_gone_for_serve_goes_to_another() -> None:
+    async with Lanes(2, gone_s=0.6) as lanes:
+        for sink in await under_way_in_each(lanes):
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [b"hello"]
+
+
+@on_loop
+async def test_what_a_replica_has_that_was_off_the_list_for_a_while_stays_there() -> None:
+    async with Lanes(2, gone_s=0.1) as lanes:
+        sinks = await under_way_in_each(lanes)
+        lanes.publish()
+        await lanes.until(lambda: lanes.lanes_open == 2)
+        await asyncio.sleep(1.2)
+        assert sum(sink.done.is_set() for sink in sinks) == 1
+        lanes.replicas[0].model.release()
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [b"hello"]

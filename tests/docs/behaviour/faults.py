@@ -165,6 +165,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/lane/test_cut_link.py::"
         "test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_that_stands_still_do_not",
     ),
+    "Where Ray takes its node for dead meanwhile": (
+        "deployments/lane/test_replacement.py::"
+        "test_what_a_replica_has_that_stands_still_and_is_gone_for_serve_goes_to_another",
+        "deployments/lane/test_replacement.py::test_what_a_replica_has_that_was_off_the_list_for_a_while_stays_there",
+    ),
     "A replica to which no lane can be opened": (
         LINK + "test_a_lane_that_cannot_be_opened_is_logged_with_its_reason",
         LINK + "test_a_refused_lane_is_logged_with_the_replicas_words_once",
