@@ -8,7 +8,9 @@ from onnx_models import io, load, run, write_model
 
 from deployments.backends import onnxruntime as backend
 from deployments.backends.sized_sessions import SizedSessions, _are_close
+from deployments.core.instance_pool import InstancePool
 from repository_loader.package import InstanceSpec
+from tests.deployments.fakes import FakeClock, FakeInstance
 
 DOUBLES = ["Add X,X Y"]
 CENTRES = ["ReduceMean X M axes=0 keepdims=1", "Sub X,M Y"]
@@ -210,3 +212,13 @@ def test_requests_of_a_batch_that_is_filled_up_get_their_rows(load_filled, caplo
         for rows, result in zip(inputs, results, strict=True):
             np.testing.assert_array_equal(result.outputs["Y"], 2 * rows)
     assert "not filled up" not in caplog.text
+
+
+@pytest.mark.parametrize(("fills", "rows"), [(True, 8), (False, 5)])
+def test_a_model_says_how_many_rows_its_batches_run_as(fills, rows, load_filled):
+    instance = load_filled(fills)
+    pool = InstancePool([instance], FakeClock())
+    assert (pool.filled(1), pool.filled(5)) == (1, rows)
+    pool.close()
+    assert pool.filled(5) == 5
+    assert InstancePool([FakeInstance(FakeClock())], FakeClock()).filled(5) == 5, "others say nothing of it"
