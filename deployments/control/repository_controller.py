@@ -276,6 +276,8 @@ class RepositoryController:
         if self._reconciled is not desired:
             if self._state.inherited and not self._status_known.is_set():
                 await self._take_over(desired)
+                if not self._status_known.is_set():
+                    return  # what there is has changed meanwhile, and is taken over by the next step
             await self._followed()
             await self._scaler.follow(desired.plan.deployments)
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
@@ -322,6 +324,8 @@ class RepositoryController:
         verdicts = await self._status.read(self._table, desired)
         self._table.note_long_gone()
         self._publish()
+        if verdicts is None:
+            return []
         self._status_known.set()
         return verdicts
 

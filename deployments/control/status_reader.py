@@ -60,10 +60,11 @@ class StatusReader:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
         self._replaced.add(deployment)
 
-    async def read(self, table: ModelTable, desired: DesiredState) -> list[Verdict]:
+    async def read(self, table: ModelTable, desired: DesiredState) -> list[Verdict] | None:
         """Ask Serve for the status of every application, take what it says, and return which trials have ended.
 
-        Nothing is taken when a command has changed the table meanwhile: what was told is of what was there before.
+        Nothing is taken, and None returned, when the table has become another's meanwhile: what was told is of what
+        was there before.
 
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
@@ -72,7 +73,7 @@ class StatusReader:
         described = await self._describe(table, desired, applications)
         if table.plan is not desired.plan:
             self._replaced.update(described)
-            return []
+            return None
         self._take_states(table, desired, applications, described)
         if table.unloading:
             running = {(app, name) for app, deployments in applications.items() for name in deployments}

@@ -1,6 +1,7 @@
 """What the index says of versions, by what Serve says of their deployments."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from deployments.control import status_reader
-from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE
+from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
 from deployments.control.status_reader import StatusReader, _Part
 from deployments.serve_internals import DeploymentState
@@ -55,3 +56,19 @@ def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypa
     reader = StatusReader()
     assert asyncio.run(reader._ask(("packed", "models"), changing=False)) == []
     assert reader._replaced == {("packed", "models")}
+
+
+def test_what_was_told_of_another_plan_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "step", "")
+    desired, table, reader = Repository(tmp_path).read(), ModelTable(), StatusReader()
+    (deployment,) = desired.plan.deployments
+    running = {deployment.app_name: {deployment.name: DeploymentState("HEALTHY", "")}}
+    monkeypatch.setattr(status_reader, "application_states", lambda: running)
+
+    def state() -> str:
+        return table.models["step"].versions[1].state
+
+    table.replace(replace(desired, plan=replace(desired.plan)), {})
+    assert (asyncio.run(reader.read(table, desired)), state()) == (None, LOADING)
+    table.replace(desired, {})
+    assert (asyncio.run(reader.read(table, desired)), state()) == ([], READY)

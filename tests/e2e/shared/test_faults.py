@@ -17,6 +17,7 @@ from tests.repositories import EXAMPLES
 from tests.serving import EAGLERAY, Answer, Client, Server, infer_path, run, tensor, title_of, wait_until
 
 BACK_TIMEOUT_S = 30.0
+REPLICA = "ray::ServeReplica"
 TAKEN_OVER_S = 10.0 if "FAULTS" in os.environ else 4.0
 """How long a new controller runs under traffic; lanes and reports last for 2 s."""
 
@@ -162,7 +163,7 @@ def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, t
 
 def controller_pid(server: Server) -> int:
     """Return the process of Eagleray's controller, 0 while there is none."""
-    title = "ray::ServeReplica:eagleray:RepositoryController"
+    title = f"{REPLICA}:eagleray:RepositoryController"
     for process in server.descendants():
         if title_of(process).startswith(title):
             return process.pid
@@ -187,6 +188,26 @@ def test_clients_do_not_notice_the_death_of_the_controller(server: Server) -> No
         os.kill(old, signal.SIGKILL)
         wait_until(taken_over, "a controller that has run for a while", 90.0)
     assert {answer.status for answer in load.answers} == {200}
+
+
+@pytest.mark.parametrize("server", ["packed"], indirect=True, scope="package")
+def test_a_controller_that_takes_over_while_models_are_placed_says_first_what_serves(server: Server) -> None:
+    """The broken models of the repository are read again while a replica is slow to tell what it has loaded."""
+    index = server.post("/v2/repository/index").json
+    old = controller_pid(server)
+    (slow,) = (each.pid for each in server.descendants() if title_of(each).startswith(f"{REPLICA}:eagleray-packed"))
+    os.kill(slow, signal.SIGSTOP)
+    try:
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: controller_pid(server) not in (0, old), "a new controller", 60.0)
+        time.sleep(1.8)  # of the 2 s that it gives a replica to answer
+    finally:
+        os.kill(slow, signal.SIGCONT)
+    told = []
+    for _ in range(int(TAKEN_OVER_S / 0.1)):
+        told.append(server.post("/v2/repository/index").json)
+        time.sleep(0.1)
+    assert [each for each in told if each != index] == []
 
 
 def state(server: Server, model: str) -> str:
