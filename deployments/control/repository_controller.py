@@ -317,11 +317,11 @@ class RepositoryController:
 
     async def _take_over(self, desired: DesiredState) -> None:
         """Have the ingresses follow before anything ends: a former controller may have died before it told them."""
-        await self._read_status(desired)
+        await self._read_status(desired, taking_over=True)
         self._follow_s = _TAKE_OVER_TIMEOUT_S
 
-    async def _read_status(self, desired: DesiredState) -> list[Verdict]:
-        verdicts = await self._status.read(self._table, desired)
+    async def _read_status(self, desired: DesiredState, *, taking_over: bool = False) -> list[Verdict]:
+        verdicts = await self._status.read(self._table, desired, taking_over=taking_over)
         self._table.note_long_gone()
         self._publish()
         if verdicts is None:

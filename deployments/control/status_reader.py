@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,13 +19,15 @@ from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
-from deployments.serve_internals import DeploymentState, application_states, handle_of, let_go_of
+from deployments.serve_internals import DeploymentState, answers_by, application_states, handle_of, let_go_of
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
 
 logger = logging.getLogger(__name__)
 
 _HEALTHY = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
 _FAILED = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
+_UNHEALTHY = "UNHEALTHY"
+_UPDATING = "UPDATING"
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
@@ -60,24 +62,28 @@ class StatusReader:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
         self._replaced.add(deployment)
 
-    async def read(self, table: ModelTable, desired: DesiredState) -> list[Verdict] | None:
+    async def read(
+        self, table: ModelTable, desired: DesiredState, *, taking_over: bool = False
+    ) -> list[Verdict] | None:
         """Ask Serve for the status of every application, take what it says, and return which trials have ended.
 
         Nothing is taken, and None returned, when the table has become another's meanwhile: what was told is of what
-        was there before.
+        was there before. Where the table is that of a controller which is `taking_over`, what is ready may be about to
+        be replaced.
 
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
         """
         applications = await asyncio.to_thread(application_states)
-        described = await self._describe(table, desired, applications)
+        described = await self._describe(table, desired, applications, taking_over=taking_over)
         if table.plan is not desired.plan:
             self._replaced.update(described)
             return None
         self._take_states(table, desired, applications, described)
         if table.unloading:
             running = {(app, name) for app, deployments in applications.items() for name in deployments}
-            asked = all((each.app_name, each.name) in described for each in table.deployments if _is_packed(each))
+            packed = [each for each in table.deployments if _is_packed(each)]
+            asked = all((each.app_name, each.name) in described and _is_healthy(each, applications) for each in packed)
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)
         return self._verdicts(table, desired, applications, described)
@@ -94,23 +100,25 @@ class StatusReader:
                 continue
             shown = filter(table.shows, deployment.models)
             models = [model for model in shown if (model.name, model.version) not in unknown]
-            if _is_packed(deployment) and state.status in _HEALTHY:
-                rows = described.get((deployment.app_name, deployment.name), [])
+            rows = described.get((deployment.app_name, deployment.name), [])
+            if _is_packed(deployment) and (rows or state.status in _HEALTHY):
                 if rows:  # else nobody was asked, or nobody answered
                     table.tries.take((deployment.app_name, deployment.name), itertools.chain.from_iterable(rows))
                 _take_packed({(model.name, model.version) for model in models}, rows, table)
                 continue
+            served = _served(rows)
             for model in models:
-                versions.setdefault((model.name, model.version), []).append(_Part(model, deployment, state))
+                part = _Part(model, deployment, state, (model.name, model.version) in served)
+                versions.setdefault((model.name, model.version), []).append(part)
         for parts in versions.values():
             self._take(parts, table)
 
     def _take(self, parts: Sequence["_Part"], table: ModelTable) -> None:
-        """Take the states of the deployments that run one version: one that is healthy makes it ready."""
+        """Take the states of the deployments that run one version: a replica that serves it makes it ready."""
         model = parts[0].model
         entry = table.entry(model)
         states = {part.state.status: part.state for part in parts}
-        if not _HEALTHY.isdisjoint(states):
+        if any(part.serves for part in parts) or not _HEALTHY.isdisjoint(states):
             if entry.state != READY:
                 entry.loaded("", time.monotonic() - self._started)
                 whose = about(model.name, model.version)
@@ -136,19 +144,28 @@ class StatusReader:
             logger.error("'%s' version %d serves, but %s", model.name, model.version, reason)
         entry.reason = reason
 
-    async def _describe(self, table: ModelTable, desired: DesiredState, applications: States) -> Described:
+    async def _describe(
+        self, table: ModelTable, desired: DesiredState, applications: States, *, taking_over: bool
+    ) -> Described:
         """Ask the replicas what they loaded wherever something is open; returns each replica's rows by deployment."""
-        wanted = [deployment for deployment in table.deployments if self._is_open(deployment, table, desired)]
-        keys = [
-            (each.app_name, each.name)
-            for each in wanted
-            if (state := applications.get(each.app_name, {}).get(each.name)) is not None and state.status in _HEALTHY
-        ]
+        changing = not taking_over and (bool(desired.trials) or table.unloading)
+        asking: dict[tuple[str, str], Coroutine[Any, Any, list[list[Row]]]] = {}
+        for deployment in table.deployments:
+            key = (deployment.app_name, deployment.name)
+            state = applications.get(deployment.app_name, {}).get(deployment.name)
+            if state is None:
+                continue
+            # Serve says these of a deployment as a whole: some of its replicas may serve.
+            if state.status == _UNHEALTHY:
+                asking[key] = self._ask(key, in_part=True, must_answer=False)
+            elif state.status == _UPDATING and taking_over:
+                asking[key] = self._ask(key, in_part=True, must_answer=True)
+            elif state.status in _HEALTHY and self._is_open(deployment, table, desired):
+                asking[key] = self._ask(key, in_part=False, must_answer=not changing)
         await self._forget_all_but({(each.app_name, each.name) for each in table.deployments})
-        self._asked.update(keys)
-        changing = bool(desired.trials) or table.unloading
-        found = await asyncio.gather(*(self._ask(key, changing=changing) for key in keys))
-        return dict(zip(keys, found, strict=True))
+        self._asked.update(asking)
+        found = await asyncio.gather(*asking.values())
+        return dict(zip(asking, found, strict=True))
 
     async def _forget_all_but(self, wanted: Collection[tuple[str, str]]) -> None:
         self._replaced.intersection_update(wanted)
@@ -167,21 +184,32 @@ class StatusReader:
         entries = (table.entry(model) for model in deployment.models)
         return any(entry.state == LOADING or entry.replacing for entry in entries)
 
-    async def _ask(self, key: tuple[str, str], *, changing: bool) -> list[list[Row]]:
+    async def _ask(self, key: tuple[str, str], *, in_part: bool, must_answer: bool) -> list[list[Row]]:
+        """Return the rows of each replica, or of those that answer (`in_part`); none where one does not answer.
+
+        Raises:
+            Exception: of Ray's, where one `must_answer` and does not.
+        """
         app, name = key
         self._replaced.discard(key)
+        until_s = asyncio.get_running_loop().time() + _DESCRIBE_TIMEOUT_S
+        answers: Sequence[Any]
         try:
-            asked = handle_of(name, app).broadcast("describe")
-            answers = await asked.results_async(timeout_s=_DESCRIBE_TIMEOUT_S)
+            answers = await answers_by(handle_of(name, app).broadcast("describe"), until_s)
         except Exception as error:
+            answers = [error]
+        told = [answer["models"] for answer in answers if not isinstance(answer, BaseException)]
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors:
             self._replaced.add(key)
-            if not changing and not isinstance(error, DeploymentUnavailableError):
-                raise
-            # One that is about to go does not answer, and one that has just been deployed is not known yet; others are
-            # asked again soon.
-            logger.debug("the replicas of %s did not tell what they loaded: %s", key, type(error).__name__)
-            return []
-        return [answer["models"] for answer in answers]
+        if not errors or (in_part and told):
+            return told
+        if must_answer and not isinstance(errors[0], DeploymentUnavailableError):
+            raise errors[0]
+        # One that is about to go does not answer, and one that has just been deployed is not known yet; others are
+        # asked again soon.
+        logger.debug("the replicas of %s did not tell what they loaded: %s", key, type(errors[0]).__name__)
+        return []
 
     def _verdicts(
         self, table: ModelTable, desired: DesiredState, applications: States, described: Described
@@ -241,6 +269,8 @@ class _Part(NamedTuple):
     model: ModelPlan
     deployment: DeploymentPlan
     state: DeploymentState
+    serves: bool = False
+    """Whether a replica was asked, and has loaded it."""
 
     def failure(self) -> str:
         device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
@@ -282,6 +312,16 @@ def _part(
         if any(reasons):
             return str(next(filter(None, reasons)))
     return "" if found and all(found) and state.status in _HEALTHY else None
+
+
+def _is_healthy(deployment: DeploymentPlan, applications: States) -> bool:
+    state = applications.get(deployment.app_name, {}).get(deployment.name)
+    return state is not None and state.status in _HEALTHY
+
+
+def _served(replicas: Iterable[list[Row]]) -> set[tuple[str, int]]:
+    """Return the versions that some replica has loaded."""
+    return {(name, version) for rows in replicas for name, version, reason, *_ in rows if not reason}
 
 
 def _is_packed(deployment: DeploymentPlan) -> bool:

@@ -54,7 +54,7 @@ def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypa
 
     monkeypatch.setattr(status_reader, "handle_of", lambda name, app: Handle())
     reader = StatusReader()
-    assert asyncio.run(reader._ask(("packed", "models"), changing=False)) == []
+    assert asyncio.run(reader._ask(("packed", "models"), in_part=False, must_answer=True)) == []
     assert reader._replaced == {("packed", "models")}
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,10 +13,12 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.tagged_models import STAGED, TAGGED_CONFIG, Asking, ask, tag, write_tagged
-from tests.serving import Server, wait_until
+from tests.serving import CONTROLLER, Server, title_of, wait_until
 
 ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
 ALL = " version_policy { all {} }"
+TAKEN_OVER_S = 3.0
+"""How long what a new controller says is looked at."""
 
 
 def test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the_old(
@@ -212,3 +215,41 @@ def test_a_slow_load_holds_up_no_other_model_of_its_process(server: Server, repo
             gate.touch()
         assert loading.result().status == 200
         assert tag(ask(client, slow)) == 2
+
+
+def test_what_serves_is_ready_while_its_replica_is_replaced_also_for_a_controller_that_takes_over(
+    server: Server, repository: Path
+) -> None:
+    """Serve says of the deployment that it is UPDATING until the new replica has loaded the model."""
+    reserved = ' parameters { key: "eagleray.num_cpus" value { string_value: "%s" } }'
+    gate = repository.parent / "replaced.gate"
+    write_tagged(repository, "replaced", "1", config=ISOLATED + reserved % "0.1")
+    assert server.post("/v2/repository/models/replaced/load").status == 200
+    write_tagged(repository, "replaced", "2", config=ISOLATED + reserved % "0.2")
+    with (repository / "replaced/1/model.py").open("a") as model:
+        model.write(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n")
+
+    def pids(title: str) -> list[int]:
+        return [each.pid for each in server.descendants() if title_of(each).startswith(title)]
+
+    def told() -> tuple[int, int, dict[str, tuple[str, str]]]:
+        ready = server.get("/v2/health/ready").status, server.get("/v2/models/replaced/ready").status
+        return *ready, server.states("replaced")
+
+    before = told()
+    with ThreadPoolExecutor(1) as other, server.client() as client:
+        loading = other.submit(server.post, "/v2/repository/models/replaced/load")
+        try:
+            wait_until(lambda: len(pids("ray::ServeReplica:replaced:")) == 2, "a replica that is to take its place")
+            (old,) = pids(CONTROLLER)
+            server.kill_controller()
+            wait_until(lambda: set(pids(CONTROLLER)) - {old}, "a new controller", 60.0)
+            seen, until_s = [], time.monotonic() + TAKEN_OVER_S
+            while time.monotonic() < until_s:
+                seen.append(told())
+                assert tag(ask(client, "replaced")) == 1
+            assert [each for each in seen if each != before] == [] and not loading.done()
+        finally:
+            gate.touch()
+        assert loading.result().status == 200
+        assert tag(ask(client, "replaced")) == 2

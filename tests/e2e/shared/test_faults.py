@@ -89,9 +89,16 @@ def test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next(ser
     assert answer.status == 500
     assert "'two_replicas' died while the request was the only one under way in it" in answer.error
     assert pid_of(server.infer("two_replicas", seconds(0))) in before
+    states: set[str] = set()
     with Load(server, "two_replicas", client_count=4, pause_s=0.01).running() as load:
-        wait_until(lambda: len(load.pids() & before) == 1 < len(load.pids()), "a new replica", BACK_TIMEOUT_S)
+
+        def is_back() -> bool:
+            states.add(state(server, "two_replicas"))
+            return len(load.pids() & before) == 1 < len(load.pids())
+
+        wait_until(is_back, "a new replica", BACK_TIMEOUT_S)
     assert {answer.status for answer in load.answers} == {200}
+    assert states == {"READY"}
 
 
 def wait_ready_everywhere(server: Server, name: str) -> None:
