@@ -228,7 +228,7 @@ def loaded(
         if found.failure is not None and old is not None and not (_is_ensemble(found) and name in above_changes):
             logger.error("'%s' serves on as it is: %s", name, found.failure)
             continue
-        new = _with_revisions(found, old, nonce)
+        new = with_revisions(found, old, nonce)
         was_explicit = name in all_origins and all_origins[name].explicit
         if old is None or new.packages != old.packages or new.failure != old.failure:
             waited = None if desired.runs(name) else desired.snapshot.models.get(name)
@@ -238,7 +238,7 @@ def loaded(
         gone.pop(name, None)
         _note_gone(gone, name, old, new)
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
-    plan = _replan(options, desired, snapshot, before)
+    plan = replanned(options, desired, snapshot, before)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone)
     log_findings(snapshot, plan, before)
     if not before:
@@ -367,7 +367,7 @@ def _changes(desired: DesiredState, read: Snapshot, failed: Collection[Version],
         for name, found in read.models.items()
         if found.failure is None
         and (old := _serving(desired, name, failed)) is not None
-        and _with_revisions(found, old, nonce).packages != old.packages
+        and with_revisions(found, old, nonce).packages != old.packages
     }
 
 
@@ -394,7 +394,7 @@ def _serving(desired: DesiredState, name: str, failed: Collection[Version]) -> R
     return replace(model, packages=packages, fingerprint="") if packages else None  # not all that its files ask for
 
 
-def _with_revisions(found: RepositoryModel, old: RepositoryModel | None, nonce: str) -> RepositoryModel:
+def with_revisions(found: RepositoryModel, old: RepositoryModel | None, nonce: str) -> RepositoryModel:
     """Give each version the revision that it runs with, or a new one if it has to be loaded again."""
     return replace(found, packages=tuple(_revised(package, old, nonce) for package in found.packages))
 
@@ -416,7 +416,7 @@ def _note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel 
         gone[name] = left
 
 
-def _replan(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, again: Collection[str]) -> Plan:
+def replanned(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, again: Collection[str]) -> Plan:
     """Place models anew; of what ran of them, versions that they no longer have stay for now, or have elsewhere."""
     new = {(name, package.version) for name in again for package in snapshot.models[name].packages}
     stays = prune(desired.plan, lambda model: model.name in snapshot.models and (model.name, model.version) not in new)

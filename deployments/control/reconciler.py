@@ -41,6 +41,12 @@ class Reconciler:
         self._later: set[str] = set()
         """Applications that the plan no longer holds, and that are still needed."""
 
+    def look(self, desired: DesiredState) -> tuple[bool, dict[str, str]]:
+        """Return whether anything of this owner runs, and why applications could not be deployed, by name."""
+        with self._turn:
+            owners = application_owners()
+            return any(self._is_own(app, owners) for app in owners), self._refusals(desired, owners)
+
     def reconcile(self, desired: DesiredState) -> dict[str, str]:
         """Deploy what is new or has changed, and end what the plan no longer holds; may be called again at any time.
 
@@ -59,29 +65,27 @@ class Reconciler:
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
         self._deployed = {app: self._deployed[app] for app in kept}
         packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
-        refused: dict[str, str] = {}
+        refused = self._refusals(desired, owners)
         targets: list[serve.RunTarget] = []
         wanted: dict[str, list[dict[str, Any]]] = {}
         for app, group in desired.applications().items():
-            if app in owners and not self._is_own(app, owners):
-                refused[app] = (
-                    f"the Serve application '{app}' is not Eagleray's; delete it (serve.delete('{app}')) or rename "
-                    "the model"
-                )
+            if app in refused:
                 continue
             options = [
                 deployment_options(plan, packages, self._options, places, self._owner, traffic) for plan in group
             ]
-            if self._deployed.get(app) != options:
-                wanted[app] = options
-                application = group_application(options, group, self._options, self._count)
-                scaled = any(plan.autoscaling is not None for plan in group)
-                targets.append(
-                    serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled)
-                )
+            if self._deployed.get(app) == options:
+                continue
+            wanted[app] = options
+            leaves = all(model.leaving for plan in group for model in plan.models)
+            if leaves and app in owners and app not in self._deployed:
+                continue  # a former controller has deployed it, maybe under other options, and it goes soon
+            application = group_application(options, group, self._options, self._count)
+            scaled = any(plan.autoscaling is not None for plan in group)
+            targets.append(serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled))
         if targets:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-            self._deployed |= wanted
+        self._deployed |= wanted
         self._note_needed(desired.plan)
         ending = self._deployed.keys() - desired.applications().keys()
         self._later = ending & self._needed.keys()
@@ -117,6 +121,14 @@ class Reconciler:
             due = [name for name in self._later if self._needed[name] <= time.monotonic()]
             if due:
                 self._end(due)
+
+    def _refusals(self, desired: DesiredState, owners: Mapping[str, str | None]) -> dict[str, str]:
+        return {
+            app: f"the Serve application '{app}' is not Eagleray's; delete it (serve.delete('{app}')) or rename "
+            "the model"
+            for app in desired.applications()
+            if app in owners and not self._is_own(app, owners)
+        }
 
     def _is_own(self, app: str, owners: Mapping[str, str | None]) -> bool:
         # An application that was deployed a moment ago says nothing of its owner yet.

@@ -29,6 +29,7 @@ from deployments.control.open_calls import OpenCalls
 from deployments.control.plan_report import report_plan
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
+from deployments.control.redeployment import beside_what_ran
 from deployments.control.repository_commands import RepositoryCommands
 from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scaler import Scaler
@@ -274,10 +275,8 @@ class RepositoryController:
         desired = await self._read()
         await asyncio.to_thread(self._growth.ask, desired.snapshot, desired.plan, desired.facts)
         if self._reconciled is not desired:
-            if self._state.inherited and not self._status_known.is_set():
-                await self._take_over(desired)
-                if not self._status_known.is_set():
-                    return  # what there is has changed meanwhile, and is taken over by the next step
+            if not self._status_known.is_set() and not await self._take_over(desired):
+                return  # the next step takes over what there is now
             await self._followed()
             await self._scaler.follow(desired.plan.deployments)
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
@@ -315,10 +314,21 @@ class RepositoryController:
             if app:
                 self._status.replicas_changed(place)
 
-    async def _take_over(self, desired: DesiredState) -> None:
-        """Have the ingresses follow before anything ends: a former controller may have died before it told them."""
+    async def _take_over(self, desired: DesiredState) -> bool:
+        """Take what a former controller has left, if there was one; returns False if the models have changed meanwhile.
+
+        What is ready stays so while it is replaced. The ingresses follow before anything ends: that controller may have
+        died before it told them.
+        """
+        runs, refused = await asyncio.to_thread(self._reconciler.look, desired)
+        if not runs and not self._state.inherited:
+            return True
+        if refused:
+            self._refused = refused
+            self._adopt(self._state.desired or desired)
         await self._read_status(desired, taking_over=True)
         self._follow_s = _TAKE_OVER_TIMEOUT_S
+        return self._status_known.is_set()
 
     async def _read_status(self, desired: DesiredState, *, taking_over: bool = False) -> list[Verdict]:
         verdicts = await self._status.read(self._table, desired, taking_over=taking_over)
@@ -342,6 +352,9 @@ class RepositoryController:
         wishes = await asyncio.to_thread(self._store.wishes)
         async with self._state.lock:
             first = await asyncio.to_thread(read_desired_state, self._options, facts, wishes, self._files.here)
+            former = await asyncio.to_thread(self._store.former)
+            if former is not None:
+                first = await asyncio.to_thread(beside_what_ran, self._options, former, first)
             await self._state.change(first)
         return first
 

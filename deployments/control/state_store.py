@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _MARK: Final = b"eagleray state 1 "
 _LENGTH: Final = struct.Struct("<Q")
+_DIGEST: Final = hashlib.sha256().digest_size
 
 
 class _Pickler(pickle.Pickler):
@@ -60,27 +61,38 @@ class Table(Protocol):
 class StateStore:
     """Keeps the desired state of one owner, a Serve application; every method blocks.
 
-    A state that was kept by another version of Eagleray, or under other options, counts as none, but for what clients
-    have asked for.
+    A state that was kept by another version of Eagleray counts as none, but for what clients have asked for; one that
+    was kept under other options says what ran under those.
     """
 
     def __init__(self, table: Table, owner: str, options: ControllerOptions) -> None:
         self._table = table
         self._options = options
         self._key = f"state-{owner}"
-        self._made_for = hashlib.sha256(f"{code_version()} {options!r}".encode()).digest()
+        self._code = hashlib.sha256(code_version().encode()).digest()
+        self._made_for = hashlib.sha256(repr(options).encode()).digest()
 
     def load(self) -> DesiredState | None:
-        """Return the state that was saved last, None when there is none."""
-        _, state = self._parts()
-        if not state.startswith(self._made_for):
-            return None
+        """Return the state that was saved last under these options, None when there is none."""
+        options, state = self._saved()
+        return state if options == self._made_for else None
+
+    def former(self) -> DesiredState | None:
+        """Return the state that was saved last, under whatever options, None when there is none."""
+        return self._saved()[1]
+
+    def _saved(self) -> tuple[bytes, DesiredState | None]:
+        """Return the state that was saved last, and what its options come to."""
+        _, value = self._parts()
+        code, options, state = value[:_DIGEST], value[_DIGEST : 2 * _DIGEST], value[2 * _DIGEST :]
+        if code != self._code:
+            return b"", None
         try:
-            found = pickle.loads(state[len(self._made_for) :])
+            found = pickle.loads(state)
         except Exception as error:
             logger.warning("what a former controller knew cannot be read, and is left alone: %s", error)
-            return None
-        return found if isinstance(found, DesiredState) else None
+            return b"", None
+        return (options, found) if isinstance(found, DesiredState) else (b"", None)
 
     def wishes(self) -> ClientWishes:
         """Return what clients had asked for when a state was saved last, whoever has saved it."""
@@ -102,7 +114,7 @@ class StateStore:
     def save(self, desired: DesiredState) -> None:
         """Keep a state in place of the last."""
         wishes = orjson.dumps(ClientWishes.of(desired, self._options).to_dict())
-        state = self._made_for + to_bytes(desired)
+        state = self._code + self._made_for + to_bytes(desired)
         self._table.put(self._key, _MARK + _LENGTH.pack(len(wishes)) + wishes + state)
 
     def end(self) -> None:
