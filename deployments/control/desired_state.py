@@ -54,13 +54,14 @@ class Trial:
     """A change that is undone if any of the models does not load; `before` says what was there before, by name.
 
     `command` is who made it, for the model `asked`; "" for nobody who waits. `renamed` is what ran under names that it
-    has no longer.
+    has no longer. `makes_room` says that what ran before goes where the cluster has no room for both.
     """
 
     command: str
     asked: str
     before: Mapping[str, Before]
     renamed: Mapping[str, Before] = field(default_factory=dict)
+    makes_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +321,11 @@ def committed(options: ControllerOptions, desired: DesiredState, trial: Trial) -
     trials = tuple(other for other in desired.trials if other is not trial)
     desired = replace(desired, trials=trials, plan=without_former(desired.plan, trial.before))
     return _resolved(replace(desired, plan=_tidy(options, desired, desired.snapshot)), trial.command, "")
+
+
+def with_room(desired: DesiredState, trial: Trial) -> DesiredState:
+    """Have what ran elsewhere before a trial go while it lasts."""
+    return replace(desired, plan=without_former(desired.plan, trial.before))
 
 
 def reverted(

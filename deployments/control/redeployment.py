@@ -13,14 +13,15 @@ from repository_loader.plan import prune
 def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: DesiredState) -> DesiredState:
     """Have models that run already, and now run otherwise or elsewhere, do so on trial.
 
-    What of them does not load serves on as it did, with all that it is linked to by ensembles.
+    What of them does not load serves on as it did, with all that it is linked to by ensembles. What runs makes room
+    where the cluster has none for both.
 
     Args:
         options: those of the new deployment.
         former: the state that was kept under other options.
         fresh: what was read and placed under the new ones.
     """
-    ran = {name for name in fresh.snapshot.models if fresh.runs(name) and former.runs(name)}
+    ran = [name for name in fresh.snapshot.models if fresh.runs(name) and former.runs(name)]
     if former.trials or not ran:  # of what was on trial nobody knows what serves
         return fresh
     nonce = secrets.token_hex(4)
@@ -39,7 +40,7 @@ def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: Des
         for name in ran
         if desired.runs(name) and (name in moved or models[name].packages != before[name].packages)
     }
-    return replace(desired, trials=tuple(Trial("", "", each) for each in _linked(desired, changed)))
+    return replace(desired, trials=tuple(Trial("", "", each, makes_room=True) for each in _linked(desired, changed)))
 
 
 def _linked(desired: DesiredState, changed: Mapping[str, Before]) -> list[dict[str, Before]]:

@@ -19,6 +19,7 @@ from deployments.control.desired_state import (
     DesiredState,
     committed,
     reverted,
+    with_room,
 )
 from deployments.control.first_state import read_desired_state
 from deployments.control.gpu_cards import release_cards
@@ -363,7 +364,12 @@ class RepositoryController:
             desired = self._state.desired
             if desired is None or not any(trial is verdict.trial for trial in desired.trials):
                 return
-            if verdict.reasons:
+            if verdict.lacks_room:
+                logger.warning(
+                    "%s: there is no room beside what ran before, which goes", ", ".join(verdict.trial.before)
+                )
+                after = with_room(desired, verdict.trial)
+            elif verdict.reasons:
                 error = load_error(verdict.trial.asked, verdict.reasons)
                 log_failures(verdict.reasons)
                 after = await asyncio.to_thread(reverted, self._options, desired, verdict.trial, verdict.reasons, error)

@@ -31,6 +31,8 @@ _UPDATING = "UPDATING"
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
+_UNSCHEDULED = "s to be scheduled."
+"""What Serve says, after 30 s, of a deployment whose replicas find no node with what they need."""
 _NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
 
@@ -42,10 +44,14 @@ Described = Mapping[tuple[str, str], list[list[Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a trial: `reasons` of the versions that failed, by model; none when all are ready."""
+    """What came of a trial: `reasons` of the versions that failed, by model; none when all are ready.
+
+    `lacks_room` says that it goes on, and that Serve has found no room for a replica of it for a while.
+    """
 
     trial: Trial
     reasons: dict[str, dict[int, str]] = field(default_factory=dict)
+    lacks_room: bool = False
 
 
 class StatusReader:
@@ -224,7 +230,7 @@ class StatusReader:
         for trial, since_s in self._trials:
             # What Serve says at first may be of what was there before.
             believed = applications if now_s - since_s > _STALE_S else _without_failed(applications)
-            open_count = 0
+            open_count, lacks_room = 0, False
             reasons: dict[str, dict[int, str]] = {}
             for name in trial.before.keys() & desired.plan.unplaced.keys():
                 reasons[name] = {1: desired.plan.unplaced[name]}
@@ -235,12 +241,16 @@ class StatusReader:
                 else:
                     refusal = table.refused.get(deployment.app_name)
                     reason = refusal or _part(deployment, model, digest, believed, described)
+                    state = applications.get(deployment.app_name, {}).get(deployment.name)
+                    lacks_room |= state is not None and _UNSCHEDULED in state.message
                 if reason is None:
                     open_count += 1
                 elif reason:
                     reasons.setdefault(model.name, {})[model.version] = reason
             if reasons or not open_count:
                 verdicts.append(Verdict(trial, reasons))
+            elif trial.makes_room and lacks_room and trial.before.keys() & {name for name, _ in desired.plan.leaving}:
+                verdicts.append(Verdict(trial, lacks_room=True))
         return verdicts
 
 

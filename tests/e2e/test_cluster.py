@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -279,6 +280,13 @@ def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> N
     script(cluster, THEIRS, "halves")
     own.deploy("isolated", "halves")
     wait_until(lambda: own.index().get("halves", ("",))[0] == "UNAVAILABLE", "unavailable", timeout_s=90)
+    told, title = own.index(), "ray::ServeReplica:eagleray:RepositoryController"
+    controller = serve_pid(cluster, title)
+    os.kill(controller, signal.SIGKILL)
+    wait_until(lambda: serve_pid(cluster, title) not in (0, controller), "a new controller", timeout_s=60)
+    until_s = time.monotonic() + 2.0
+    while time.monotonic() < until_s:
+        assert own.index() == told
     script(cluster, DELETE, "halves")
     wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready", timeout_s=60)
 

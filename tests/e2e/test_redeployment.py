@@ -149,6 +149,59 @@ def test_ingresses_that_cannot_start_leave_those_that_run_where_they_are(cluster
     assert set(answers) == {"200"}
 
 
+SLOW_TO_LOAD = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(4)
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
+        return answers
+"""
+
+
+def test_a_model_answers_and_is_ready_while_another_deployment_has_it_loaded_elsewhere(
+    cluster: Cluster, own: Deployment, tmp_path: Path
+) -> None:
+    """Its replica is replaced first, by other settings, then it goes to another place."""
+    for placement in ("isolated", "packed"):
+        write(
+            tmp_path / placement, {"slow/config.pbtxt": f'backend: "python" {TENSORS}', "slow/1/model.py": SLOW_TO_LOAD}
+        )
+    own.deploy("isolated")
+    wait_until(lambda: own.index().get("slow") == ("READY", ""), "ready", timeout_s=90)
+    seen: Counter[tuple[Any, ...]] = Counter()
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(0.02):
+            with Client(own.address) as client:
+                ready = [client.get(path).status for path in ("/v2/health/ready", "/v2/models/slow/ready")]
+                seen[*ready, client.infer("slow", tensor("X", "FP32", [4], [1] * 4)).status, own.index()["slow"]] += 1
+
+    replica = serve_pid(cluster, "ray::ServeReplica:slow:")
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        own.deploy("isolated", model_load_retry_count=2)
+        wait_until(lambda: serve_pid(cluster, "ray::ServeReplica:slow:") not in (0, replica), "another replica", 60)
+        wait_until(lambda: status(cluster)[0] == "RUNNING", "all are replaced", timeout_s=60)
+        own.deploy("packed", model_load_retry_count=2)
+        wait_until(lambda: set(cluster.applications()) == {"eagleray", "eagleray-packed"}, "it is elsewhere", 60)
+        count = seen.total()
+        wait_until(lambda: seen.total() > count + 20, "answers of its new place")
+    finally:
+        ended.set()
+        asking.join()
+    assert set(seen) == {(200, 200, 200, ("READY", ""))}
+
+
 def reason_of_the_ingress(cluster: Cluster) -> str:
     """Return why ingresses do not start, "" while Serve does not say."""
     deployments = cluster.applications()["eagleray"]["deployments"]

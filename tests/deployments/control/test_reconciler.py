@@ -127,3 +127,20 @@ def test_what_somebody_has_deleted_is_deployed_again(serving: Serve, tmp_path: P
     assert set(serving.applications) == {"m"}
     reconciler.reconcile(unloaded(repository.options, desired, ["m"]))
     assert serving.applications == {}
+
+
+def test_what_a_former_controller_deployed_and_leaves_stays_as_it_is(serving: Serve, tmp_path: Path) -> None:
+    """Under other options its replicas would be replaced, and load what they have loaded."""
+    repository, desired, reconciler = started(tmp_path)
+    serving.applications |= {"m": [], "theirs": THEIRS}
+    assert reconciler.look(desired) == (False, {"m": reconciler.look(desired)[1]["m"]})
+    serving.settle()
+    deployed = serving.applications["m"]
+    assert reconciler.look(desired) == (True, {})
+    repository.configure("m", 'parameters { key: "eagleray.placement" value { string_value: "packed" } }')
+    both = repository.load(desired, "m")
+    assert both.plan.leaving == {("m", 1)}
+    assert reconciler.reconcile(both) == {}
+    assert serving.applications["m"] is deployed and set(serving.applications) == {"m", "eagleray-packed", "theirs"}
+    reconciler.reconcile(repository.commit(both))
+    assert set(serving.applications) == {"eagleray-packed", "theirs"}

@@ -1,8 +1,11 @@
-"""What a controller has stored its successor reads; a controller that was deployed anew does not."""
+"""With what a controller has stored its successor goes on; a controller that was deployed anew does not."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from deployments.control import state_store
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import Origin, loaded, reverted
 from deployments.control.first_state import read_desired_state
@@ -42,7 +45,7 @@ def options_of(root: Path) -> ControllerOptions:
     )
 
 
-def test_a_successor_reads_what_was_stored_and_one_that_was_deployed_anew_does_not(tmp_path: Path) -> None:
+def test_a_successor_goes_on_with_what_was_stored_and_one_that_was_deployed_anew_knows_what_ran(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     options, table = options_of(tmp_path), Table()
@@ -54,9 +57,21 @@ def test_a_successor_reads_what_was_stored_and_one_that_was_deployed_anew_does_n
     store.save(desired)
     assert store.load() == desired
     assert StateStore(table, "another", options).load() is None
-    assert StateStore(table, "eagleray", replace(options, deployed="2")).load() is None
+    anew = StateStore(table, "eagleray", replace(options, deployed="2"))
+    assert (anew.load(), anew.former()) == (None, desired)
     store.end()
     assert not table
+
+
+def test_a_state_of_other_code_says_nothing_of_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a")
+    options, table = options_of(tmp_path), Table()
+    monkeypatch.setattr(state_store, "code_version", lambda: "of before")
+    StateStore(table, "eagleray", options).save(read_desired_state(options, FACTS))
+    monkeypatch.undo()
+    now = StateStore(table, "eagleray", options)
+    assert (now.load(), now.former()) == (None, None)
+    assert set(now.wishes().loaded) == {"a"}
 
 
 def test_a_trial_that_fails_leaves_what_was_there_before(tmp_path: Path) -> None:

@@ -1,21 +1,24 @@
 """What the index says of versions, by what Serve says of their deployments."""
 
 import asyncio
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.serve._private import deployment_state
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from deployments.control import status_reader
 from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
-from deployments.control.status_reader import StatusReader, _Part
+from deployments.control.status_reader import StatusReader, Verdict, _Part
 from deployments.serve_internals import DeploymentState
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import Repository
+from tests.deployments.control.test_redeployment import deployed
 
 UNHEALTHY = "A replica's health check failed. This deployment will be UNHEALTHY until the replica recovers."
 NO_ROOM = """A replica failed to start with exception. Retrying. Error:
@@ -72,3 +75,30 @@ def test_what_was_told_of_another_plan_is_not_taken(tmp_path: Path, monkeypatch:
     assert (asyncio.run(reader.read(table, desired)), state()) == (None, LOADING)
     table.replace(desired, {})
     assert (asyncio.run(reader.read(table, desired)), state()) == ([], READY)
+
+
+def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "step", "")
+    desired, table = deployed(tmp_path, "packed", deployed(tmp_path, "isolated")), ModelTable()
+    table.replace(desired, {})
+    message = "Deployment 'models' has 1 replicas that have taken more than 30s to be scheduled. This may be due to"
+    assert status_reader._UNSCHEDULED in message and status_reader._UNSCHEDULED in inspect.getsource(deployment_state)
+
+    def unavailable(name: str, app: str) -> Any:
+        raise DeploymentUnavailableError(DeploymentID(name, app))
+
+    monkeypatch.setattr(status_reader, "handle_of", unavailable)
+
+    def verdicts(message: str) -> list[Verdict] | None:
+        places = {("step", "v1"): ("HEALTHY", ""), ("eagleray-packed", "models"): ("UPDATING", message)}
+        states = {app: {name: DeploymentState(*state)} for (app, name), state in places.items()}
+        monkeypatch.setattr(status_reader, "application_states", lambda: states)
+        return asyncio.run(StatusReader().read(table, desired))
+
+    (trial,) = desired.trials
+    assert verdicts("") == []
+    assert verdicts(message) == [Verdict(trial, lacks_room=True)]
+    desired = replace(desired, trials=(replace(trial, makes_room=False),))
+    assert verdicts(message) == []

@@ -95,6 +95,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         FAULTS + "test_death_of_a_lone_replica_fails_no_request",
         FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",
     ),
+    "While one of several replicas is replaced": (
+        FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
+    ),
     "While new replicas fail": (
         "deployments/control/test_status_reader.py::"
         "test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index",
