@@ -16,7 +16,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
 from repository_loader.cluster_facts import ClusterFacts
-from repository_loader.deployment_plan import DeploymentPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
@@ -54,7 +54,7 @@ class Trial:
     """A change that is undone if any of the models does not load; `before` says what was there before, by name.
 
     `command` is who made it, for the model `asked`; "" for nobody who waits. `renamed` is what ran under names that it
-    has no longer. `makes_room` says that what ran before goes where the cluster has no room for both.
+    has no longer. `makes_room` says that it ends, and what ran before goes, where the cluster has no room for both.
     """
 
     command: str
@@ -122,6 +122,16 @@ class DesiredState:
     def failed(self) -> frozenset[str]:
         """Models that could not be loaded, and are not in the snapshot."""
         return frozenset(name for name, reasons in self.gone.items() if set(reasons.values()) - {UNLOADED})
+
+    def makes_way(self, trial: Trial) -> bool:
+        """Whether a deployment runs what would go if the trial ended well."""
+
+        def goes(model: ModelPlan) -> bool:
+            stays = self.snapshot.models.get(model.name)
+            return model.leaving or stays is None or model.package not in stays.packages
+
+        models = (model for deployment in self.plan.deployments for model in deployment.models)
+        return any(model.name in trial.before and goes(model) for model in models)
 
     @property
     def on_trial(self) -> dict[str, Before]:
@@ -237,7 +247,7 @@ def loaded(
         models[name] = new
         all_origins[name] = replace(origin, explicit=origin.explicit or was_explicit)
         gone.pop(name, None)
-        _note_gone(gone, name, old, new)
+        note_gone(gone, name, old, new)
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     plan = replanned(options, desired, snapshot, before)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone)
@@ -321,11 +331,6 @@ def committed(options: ControllerOptions, desired: DesiredState, trial: Trial) -
     trials = tuple(other for other in desired.trials if other is not trial)
     desired = replace(desired, trials=trials, plan=without_former(desired.plan, trial.before))
     return _resolved(replace(desired, plan=_tidy(options, desired, desired.snapshot)), trial.command, "")
-
-
-def with_room(desired: DesiredState, trial: Trial) -> DesiredState:
-    """Have what ran elsewhere before a trial go while it lasts."""
-    return replace(desired, plan=without_former(desired.plan, trial.before))
 
 
 def reverted(
@@ -414,7 +419,7 @@ def _revised(package: ModelPackage, old: RepositoryModel | None, nonce: str) -> 
     return replace(package, revision=f"{package.revision}@{nonce}")
 
 
-def _note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel | None, new: RepositoryModel) -> None:
+def note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel | None, new: RepositoryModel) -> None:
     """Note the versions that a changed version policy leaves out."""
     kept = {package.version for package in new.packages}
     left = {package.version: UNLOADED for package in (old.packages if old else ()) if package.version not in kept}

@@ -31,6 +31,8 @@ class Reconciler:
         self._owner = owner
         self._turn = threading.Lock()
         self._deployed: dict[str, list[dict[str, Any]]] = {}
+        self._former: set[str] = set()
+        """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
         self._needed: dict[str, float] = {}
         """Until when an ensemble that no longer has a step may ask it, by the step's application."""
@@ -76,10 +78,11 @@ class Reconciler:
             ]
             if self._deployed.get(app) == options:
                 continue
-            wanted[app] = options
             leaves = all(model.leaving for plan in group for model in plan.models)
             if leaves and app in owners and app not in self._deployed:
-                continue  # a former controller has deployed it, maybe under other options, and it goes soon
+                self._former.add(app)
+                continue
+            wanted[app] = options
             application = group_application(options, group, self._options, self._count)
             scaled = any(plan.autoscaling is not None for plan in group)
             targets.append(serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled))
@@ -87,7 +90,7 @@ class Reconciler:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
         self._deployed |= wanted
         self._note_needed(desired.plan)
-        ending = self._deployed.keys() - desired.applications().keys()
+        ending = (self._deployed.keys() | self._former) - desired.applications().keys()
         self._later = ending & self._needed.keys()
         self._end(ending - self._later)
         return refused
@@ -154,6 +157,7 @@ class Reconciler:
         for name in names:
             logger.info("ending the Serve application '%s'", name)
             self._deployed.pop(name, None)
+            self._former.discard(name)
             self._later.discard(name)
         delete_applications(names)
 

@@ -19,7 +19,6 @@ from deployments.control.desired_state import (
     DesiredState,
     committed,
     reverted,
-    with_room,
 )
 from deployments.control.first_state import read_desired_state
 from deployments.control.gpu_cards import release_cards
@@ -353,11 +352,18 @@ class RepositoryController:
         wishes = await asyncio.to_thread(self._store.wishes)
         async with self._state.lock:
             first = await asyncio.to_thread(read_desired_state, self._options, facts, wishes, self._files.here)
-            former = await asyncio.to_thread(self._store.former)
-            if former is not None:
-                first = await asyncio.to_thread(beside_what_ran, self._options, former, first)
+            first = await asyncio.to_thread(self._beside_what_ran, first)
             await self._state.change(first)
         return first
+
+    def _beside_what_ran(self, first: DesiredState) -> DesiredState:
+        runs, _ = self._reconciler.look(first)
+        former = self._store.former() if runs else None
+        try:
+            return first if former is None else beside_what_ran(self._options, former, first)
+        except Exception:
+            logger.exception("all models are deployed anew")
+            return first
 
     async def _end_trial(self, verdict: Verdict) -> None:
         async with self._state.lock:
@@ -365,10 +371,9 @@ class RepositoryController:
             if desired is None or not any(trial is verdict.trial for trial in desired.trials):
                 return
             if verdict.lacks_room:
-                logger.warning(
-                    "%s: there is no room beside what ran before, which goes", ", ".join(verdict.trial.before)
-                )
-                after = with_room(desired, verdict.trial)
+                names = ", ".join(verdict.trial.before)
+                logger.warning("there is no room for %s beside what ran before, which goes", names)
+                after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)
             elif verdict.reasons:
                 error = load_error(verdict.trial.asked, verdict.reasons)
                 log_failures(verdict.reasons)

@@ -46,7 +46,7 @@ Described = Mapping[tuple[str, str], list[list[Row]]]
 class Verdict:
     """What came of a trial: `reasons` of the versions that failed, by model; none when all are ready.
 
-    `lacks_room` says that it goes on, and that Serve has found no room for a replica of it for a while.
+    `lacks_room` says that it has not ended, and that Serve has found no room for a replica of it for a while.
     """
 
     trial: Trial
@@ -92,7 +92,8 @@ class StatusReader:
             asked = all((each.app_name, each.name) in described and _is_healthy(each, applications) for each in packed)
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)
-        return self._verdicts(table, desired, applications, described)
+        # What Serve says of trials is of what was there before until they have been deployed.
+        return [] if taking_over else self._verdicts(table, desired, applications, described)
 
     def _take_states(
         self, table: ModelTable, desired: DesiredState, applications: States, described: Described
@@ -154,6 +155,7 @@ class StatusReader:
         self, table: ModelTable, desired: DesiredState, applications: States, *, taking_over: bool
     ) -> Described:
         """Ask the replicas what they loaded wherever something is open; returns each replica's rows by deployment."""
+        await self._forget_all_but({(each.app_name, each.name) for each in table.deployments})
         changing = not taking_over and (bool(desired.trials) or table.unloading)
         asking: dict[tuple[str, str], Coroutine[Any, Any, list[list[Row]]]] = {}
         for deployment in table.deployments:
@@ -161,14 +163,14 @@ class StatusReader:
             state = applications.get(deployment.app_name, {}).get(deployment.name)
             if state is None:
                 continue
-            # Serve says these of a deployment as a whole: some of its replicas may serve.
-            if state.status == _UNHEALTHY:
+            # Serve says these of a deployment as a whole: some of its replicas may serve, or the last ones serve on.
+            served = taking_over or _served_until_now(deployment, table)
+            if state.status == _UNHEALTHY or (state.status in _FAILED and served):
                 asking[key] = self._ask(key, in_part=True, must_answer=False)
             elif state.status == _UPDATING and taking_over:
                 asking[key] = self._ask(key, in_part=True, must_answer=True)
             elif state.status in _HEALTHY and self._is_open(deployment, table, desired):
                 asking[key] = self._ask(key, in_part=False, must_answer=not changing)
-        await self._forget_all_but({(each.app_name, each.name) for each in table.deployments})
         self._asked.update(asking)
         found = await asyncio.gather(*asking.values())
         return dict(zip(asking, found, strict=True))
@@ -242,14 +244,15 @@ class StatusReader:
                     refusal = table.refused.get(deployment.app_name)
                     reason = refusal or _part(deployment, model, digest, believed, described)
                     state = applications.get(deployment.app_name, {}).get(deployment.name)
-                    lacks_room |= state is not None and _UNSCHEDULED in state.message
+                    if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
+                        lacks_room |= _UNSCHEDULED in state.message
                 if reason is None:
                     open_count += 1
                 elif reason:
                     reasons.setdefault(model.name, {})[model.version] = reason
             if reasons or not open_count:
                 verdicts.append(Verdict(trial, reasons))
-            elif trial.makes_room and lacks_room and trial.before.keys() & {name for name, _ in desired.plan.leaving}:
+            elif trial.makes_room and lacks_room and desired.makes_way(trial):
                 verdicts.append(Verdict(trial, lacks_room=True))
         return verdicts
 
@@ -322,6 +325,10 @@ def _part(
         if any(reasons):
             return str(next(filter(None, reasons)))
     return "" if found and all(found) and state.status in _HEALTHY else None
+
+
+def _served_until_now(deployment: DeploymentPlan, table: ModelTable) -> bool:
+    return any(table.entry(model).state == READY for model in filter(table.shows, deployment.models))
 
 
 def _is_healthy(deployment: DeploymentPlan, applications: States) -> bool:

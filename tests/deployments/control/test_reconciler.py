@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,5 +143,18 @@ def test_what_a_former_controller_deployed_and_leaves_stays_as_it_is(serving: Se
     assert both.plan.leaving == {("m", 1)}
     assert reconciler.reconcile(both) == {}
     assert serving.applications["m"] is deployed and set(serving.applications) == {"m", "eagleray-packed", "theirs"}
+    serving.settle()
+    assert reconciler.reconcile(replace(both)) == {} and serving.applications["m"] is deployed
+    reconciler.reconcile(repository.revert(both))
+    assert serving.applications["m"] == [] and set(serving.applications) == {"m", "theirs"}
+
+
+def test_what_a_former_controller_deployed_ends_when_it_has_left(serving: Serve, tmp_path: Path) -> None:
+    repository, desired, reconciler = started(tmp_path)
+    serving.applications["m"] = []
+    serving.settle()
+    repository.configure("m", 'parameters { key: "eagleray.placement" value { string_value: "packed" } }')
+    both = repository.load(desired, "m")
+    reconciler.reconcile(both)
     reconciler.reconcile(repository.commit(both))
-    assert set(serving.applications) == {"eagleray-packed", "theirs"}
+    assert set(serving.applications) == {"eagleray-packed"}

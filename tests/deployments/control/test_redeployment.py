@@ -1,18 +1,20 @@
 """What ran under other options stays until what takes its place is ready."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import DesiredState, committed, reverted, with_room
+from deployments.control.desired_state import DesiredState, committed, reverted
 from deployments.control.first_state import read_desired_state
 from deployments.control.redeployment import beside_what_ran
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import PlanSettings
-from tests.deployments.control.test_desired_state import CODE, ENSEMBLE, write
+from tests.deployments.control.test_desired_state import CODE, ENSEMBLE, TENSORS, write
 from tests.deployments.control.test_former_places import Repository, places
 
 FACTS = ClusterFacts((NodeFacts(4),))
+ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
 
 
 def options_of(root: Path, placement: str) -> ControllerOptions:
@@ -45,15 +47,36 @@ def test_what_goes_elsewhere_stays_where_it_was_until_it_is_ready(tmp_path: Path
     assert failed.trials == ()
 
 
-def test_where_there_is_no_room_for_both_what_ran_goes_and_comes_back_if_the_other_fails(tmp_path: Path) -> None:
-    write(tmp_path, "m", "")
+def test_what_would_go_makes_way_where_there_is_no_room_for_both(tmp_path: Path) -> None:
+    write(tmp_path, "moved", "")
+    write(tmp_path, "next", "")
+    write(tmp_path, "stays", "")
     former = deployed(tmp_path, "isolated")
+    for name in ("next", "stays"):
+        (tmp_path / name / "config.pbtxt").write_text(TENSORS + ISOLATED)
+    (tmp_path / "next/2").mkdir()
+    (tmp_path / "next/2/model.py").write_text(CODE)
     both = deployed(tmp_path, "packed", former)
-    alone = with_room(both, both.trials[0])
-    assert places(alone) == {("m", 1): ["eagleray-packed#models"]} and alone.trials == both.trials
-    options = options_of(tmp_path, "packed")
-    assert places(committed(options, alone, alone.trials[0])) == places(alone)
-    assert reverted(options, alone, alone.trials[0], {"m": {1: "no"}}, "").runs("m")
+    assert {name: both.makes_way(trial) for trial in both.trials for name in trial.before} == {
+        "moved": True,
+        "next": True,
+        "stays": False,  # in its place it is changed by its replicas
+    }
+    after = both
+    for trial in both.trials:
+        after = committed(options_of(tmp_path, "packed"), after, trial)
+    assert sorted(places(after)) == [("moved", 1), ("next", 2), ("stays", 1)]
+
+
+def test_versions_that_go_take_no_place_from_others(tmp_path: Path) -> None:
+    """They go at once then, as without anything that ran."""
+    large = 'parameters { key: "eagleray.num_cpus" value { string_value: "3" } }'
+    write(tmp_path, "large", large)
+    former = deployed(tmp_path, "isolated")
+    (tmp_path / "large/2").mkdir()
+    (tmp_path / "large/2/model.py").write_text(CODE)
+    after = deployed(tmp_path, "isolated", former)
+    assert places(after) == {("large", 2): ["large#v2"]} and tried(after) == [{"large"}]
 
 
 def test_what_runs_as_it_did_is_not_loaded_again(tmp_path: Path) -> None:
@@ -90,6 +113,22 @@ def test_what_an_ensemble_links_goes_together(tmp_path: Path) -> None:
     assert tried(both) == [{"alone"}, {"ensemble", "step"}]
 
 
+def test_what_an_ensemble_that_stays_links_goes_together(tmp_path: Path) -> None:
+    for name in ("step", "other"):
+        write(tmp_path, name, "")
+    (tmp_path / "ensemble/1").mkdir(parents=True)
+    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
+    steps = step % ("step", "X", "between") + step % ("other", "between", "Y")
+    head = ENSEMBLE.partition("ensemble_scheduling")[0]
+    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+    former = deployed(tmp_path, "isolated")
+    assert former.runs("ensemble"), former.snapshot.models["ensemble"].failure
+    for name in ("step", "other"):
+        (tmp_path / name / "2").mkdir()
+        (tmp_path / name / "2/model.py").write_text(CODE)
+    assert tried(deployed(tmp_path, "isolated", former)) == [{"other", "step"}]
+
+
 def test_what_is_new_and_what_cannot_be_read_any_more_is_on_no_trial(tmp_path: Path) -> None:
     write(tmp_path, "m", "")
     former = deployed(tmp_path, "isolated")
@@ -100,11 +139,37 @@ def test_what_is_new_and_what_cannot_be_read_any_more_is_on_no_trial(tmp_path: P
     assert after.trials == () and after.snapshot.models["m"].failure
 
 
-def test_where_something_was_on_trial_all_is_deployed_anew(tmp_path: Path) -> None:
-    repository = Repository(tmp_path)
+def test_what_was_on_trial_counts_as_it_was_before(tmp_path: Path) -> None:
+    """As where one deployment comes shortly after another."""
     write(tmp_path, "m", "")
-    former = repository.read()
-    repository.configure("m", "max_batch_size: 4")
-    tried_before = repository.load(former, "m")
-    assert tried_before.trials
-    assert deployed(tmp_path, "packed", tried_before) == deployed(tmp_path, "packed")
+    write(tmp_path, "n", "")
+    first = deployed(tmp_path, "isolated")
+    second = deployed(tmp_path, "packed", first)
+    (tmp_path / "n/config.pbtxt").write_text(TENSORS + "max_batch_size: 4")
+    third = deployed(tmp_path, "embedded", second)
+    assert places(third) == {("m", 1): ["-m#v1", "ingress"], ("n", 1): ["-n#v1", "ingress"]}
+    assert [trial.before["m"].model for trial in third.trials if "m" in trial.before] == [first.snapshot.models["m"]]
+    back = deployed(tmp_path, "isolated", third)
+    assert places(back) == places(first) and tried(back) == [{"n"}]
+
+
+def test_a_version_that_was_on_trial_does_not_run_yet(tmp_path: Path) -> None:
+    write(tmp_path, "m", "")
+    first = deployed(tmp_path, "isolated")
+    (tmp_path / "m/2").mkdir()
+    (tmp_path / "m/2/model.py").write_text(CODE)
+    second = deployed(tmp_path, "isolated", first)
+    third = deployed(tmp_path, "isolated", second)
+    assert places(third) == {("m", 1): ["m#v1"], ("m", 2): ["m#v2"]}
+    assert tried(third) == [{"m"}] and third.trials[0].before["m"].model == first.snapshot.models["m"]
+
+
+def test_a_version_that_was_on_trial_goes_with_the_deployment_that_brought_it(tmp_path: Path) -> None:
+    write(tmp_path, "m", "")
+    first = deployed(tmp_path, "isolated")
+    (tmp_path / "m/2").mkdir()
+    (tmp_path / "m/2/model.py").write_text(CODE)
+    second = deployed(tmp_path, "isolated", first)
+    shutil.rmtree(tmp_path / "m/2")
+    back = deployed(tmp_path, "isolated", second)
+    assert places(back) == places(first) and back.trials == ()

@@ -50,6 +50,22 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
 
 
+def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_path: Path) -> None:
+    write(tmp_path, "step", "")
+    desired, table = Repository(tmp_path).read(), ModelTable()
+    table.replace(desired, {})
+    (deployment,) = desired.plan.deployments
+    (model,) = deployment.models
+    failed = DeploymentState("DEPLOY_FAILED", "The deployment failed. ModelLoadError: no weights")
+
+    def told(*, serves: bool) -> tuple[str, str]:
+        StatusReader()._take([_Part(model, deployment, failed, serves)], table)
+        return table.entry(model).state, table.entry(model).reason
+
+    assert told(serves=True) == (READY, "its instances on CPU failed to load: no weights")
+    assert told(serves=False) == (UNAVAILABLE, "no weights")
+
+
 def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Handle:
         def broadcast(self, method: str) -> Any:
@@ -90,6 +106,7 @@ def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
         raise DeploymentUnavailableError(DeploymentID(name, app))
 
     monkeypatch.setattr(status_reader, "handle_of", unavailable)
+    monkeypatch.setattr(status_reader, "_STALE_S", -1.0)
 
     def verdicts(message: str) -> list[Verdict] | None:
         places = {("step", "v1"): ("HEALTHY", ""), ("eagleray-packed", "models"): ("UPDATING", message)}

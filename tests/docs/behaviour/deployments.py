@@ -62,8 +62,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         REDEPLOYED + "test_what_goes_elsewhere_stays_where_it_was_until_it_is_ready",
         REDEPLOYED + "test_what_an_ensemble_links_goes_together",
     ),
-    "Where Serve finds no room for a replica": (
-        REDEPLOYED + "test_where_there_is_no_room_for_both_what_ran_goes_and_comes_back_if_the_other_fails",
+    "Where there is no room for both, which Serve may say": (
+        REDEPLOYED + "test_versions_that_go_take_no_place_from_others",
+        REDEPLOYED + "test_what_would_go_makes_way_where_there_is_no_room_for_both",
         "deployments/control/test_status_reader.py::test_a_deployment_that_finds_no_room_beside_what_ran_is_told",
     ),
     "So it does where other code is deployed": (
