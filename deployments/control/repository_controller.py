@@ -358,9 +358,11 @@ class RepositoryController:
 
     def _beside_what_ran(self, first: DesiredState) -> DesiredState:
         runs, _ = self._reconciler.look(first)
-        former = self._store.former() if runs else None
+        former = self._store.former()
+        if former is None or (former.plan.deployments and not runs):  # it was left by a cluster that is no more
+            return first
         try:
-            return first if former is None else beside_what_ran(self._options, former, first)
+            return beside_what_ran(self._options, former, first)
         except Exception:
             logger.exception("all models are deployed anew")
             return first

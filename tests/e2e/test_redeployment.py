@@ -1,6 +1,7 @@
 """`serve deploy` again: what it refuses leaves what runs alone, and what it replaces is replaced without a gap."""
 
 import contextlib
+import functools
 import json
 import socket
 import threading
@@ -155,7 +156,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        time.sleep(4)
+        time.sleep(2)
 
     def execute(self, requests):
         answers = []
@@ -166,11 +167,19 @@ class TritonPythonModel:
 """
 
 
+def is_alone(cluster: Cluster, placement: str) -> bool:
+    """Whether only what a placement needs is deployed, and runs."""
+    groups = {"packed": {"eagleray-packed"}, "embedded": set[str]()}[placement]
+    found = cluster.applications()
+    return found.keys() - {"eagleray"} == groups and {each["status"] for each in found.values()} == {"RUNNING"}
+
+
+@pytest.mark.timeout(300)
 def test_a_model_answers_and_is_ready_while_another_deployment_has_it_loaded_elsewhere(
     cluster: Cluster, own: Deployment, tmp_path: Path
 ) -> None:
-    """Its replica is replaced first, by other settings, then it goes to another place."""
-    for placement in ("isolated", "packed"):
+    """Its replica is replaced first, by other settings, then it goes to other places."""
+    for placement in ("isolated", "embedded", "packed"):
         write(
             tmp_path / placement, {"slow/config.pbtxt": f'backend: "python" {TENSORS}', "slow/1/model.py": SLOW_TO_LOAD}
         )
@@ -192,8 +201,9 @@ def test_a_model_answers_and_is_ready_while_another_deployment_has_it_loaded_els
         own.deploy("isolated", model_load_retry_count=2)
         wait_until(lambda: serve_pid(cluster, "ray::ServeReplica:slow:") not in (0, replica), "another replica", 60)
         wait_until(lambda: status(cluster)[0] == "RUNNING", "all are replaced", timeout_s=60)
-        own.deploy("packed", model_load_retry_count=2)
-        wait_until(lambda: set(cluster.applications()) == {"eagleray", "eagleray-packed"}, "it is elsewhere", 60)
+        for placement in ("embedded", "packed"):
+            own.deploy(placement, model_load_retry_count=2)
+            wait_until(functools.partial(is_alone, cluster, placement), "it is elsewhere", timeout_s=60)
         count = seen.total()
         wait_until(lambda: seen.total() > count + 20, "answers of its new place")
     finally:
