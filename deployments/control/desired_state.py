@@ -16,7 +16,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
 from repository_loader.cluster_facts import ClusterFacts
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, Plan
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
@@ -122,16 +122,6 @@ class DesiredState:
     def failed(self) -> frozenset[str]:
         """Models that could not be loaded, and are not in the snapshot."""
         return frozenset(name for name, reasons in self.gone.items() if set(reasons.values()) - {UNLOADED})
-
-    def makes_way(self, trial: Trial) -> bool:
-        """Whether a deployment runs what would go if the trial ended well."""
-
-        def goes(model: ModelPlan) -> bool:
-            stays = self.snapshot.models.get(model.name)
-            return model.leaving or stays is None or model.package not in stays.packages
-
-        models = (model for deployment in self.plan.deployments for model in deployment.models)
-        return any(model.name in trial.before and goes(model) for model in models)
 
     @property
     def on_trial(self) -> dict[str, Before]:

@@ -244,6 +244,12 @@ class ModelTable:
                         logger.info("successfully loaded '%s' version %d", name, number, extra=about(name, number))
                     version.loaded("", version.seconds)
 
+    def lose_places(self, names: Collection[str]) -> None:
+        """Note that versions of models will be ready in their new places alone, and are not there yet."""
+        for name, number in self.moving:
+            if name in names:
+                self.models[name].versions[number].state = LOADING
+
     def find(self, name: str, version: int) -> VersionEntry | None:
         """Return an entry, None when there is none."""
         model = self.models.get(name)

@@ -66,6 +66,7 @@ class Reconciler:
         # What somebody else has deleted is ours no longer, nor is what has taken its name.
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
         self._deployed = {app: self._deployed[app] for app in kept}
+        self._former = {app for app in self._former if app in owners and self._is_own(app, owners)}
         packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
         refused = self._refusals(desired, owners)
         targets: list[serve.RunTarget] = []
@@ -78,7 +79,9 @@ class Reconciler:
             ]
             if self._deployed.get(app) == options:
                 continue
-            leaves = all(model.leaving for plan in group for model in plan.models)
+            models = [model for plan in group for model in plan.models]
+            # An ensemble must learn where its steps are from now on.
+            leaves = bool(models) and all(model.leaving and not model.dependencies for model in models)
             if leaves and app in owners and app not in self._deployed:
                 self._former.add(app)
                 continue

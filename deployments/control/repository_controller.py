@@ -375,6 +375,7 @@ class RepositoryController:
             if verdict.lacks_room:
                 names = ", ".join(verdict.trial.before)
                 logger.warning("there is no room for %s beside what ran before, which goes", names)
+                self._table.lose_places(verdict.trial.before)
                 after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)
             elif verdict.reasons:
                 error = load_error(verdict.trial.asked, verdict.reasons)

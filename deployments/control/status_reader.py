@@ -252,7 +252,7 @@ class StatusReader:
                     reasons.setdefault(model.name, {})[model.version] = reason
             if reasons or not open_count:
                 verdicts.append(Verdict(trial, reasons))
-            elif trial.makes_room and lacks_room and desired.makes_way(trial):
+            elif trial.makes_room and lacks_room:
                 verdicts.append(Verdict(trial, lacks_room=True))
         return verdicts
 

@@ -13,6 +13,8 @@ from ray import serve
 from deployments import serve_internals
 from deployments.control.desired_state import DesiredState, unloaded
 from deployments.control.reconciler import Reconciler
+from repository_loader.deployment_plan import PlanSettings
+from repository_loader.plan import make_plan
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import Repository
 
@@ -158,3 +160,28 @@ def test_what_a_former_controller_deployed_ends_when_it_has_left(serving: Serve,
     reconciler.reconcile(both)
     reconciler.reconcile(repository.commit(both))
     assert set(serving.applications) == {"eagleray-packed"}
+
+
+def test_a_group_that_is_kept_without_models_is_deployed(serving: Serve, tmp_path: Path) -> None:
+    _, desired, reconciler = started(tmp_path)
+    serving.applications["eagleray-packed"] = []
+    serving.settle()
+    deployed = serving.applications["eagleray-packed"]
+    empty = make_plan(replace(desired.snapshot, models={}), PlanSettings(keep_packed=True), desired.facts)
+    assert [deployment.models for deployment in empty.deployments] == [()]
+    reconciler.reconcile(replace(desired, plan=empty))
+    assert serving.applications["eagleray-packed"] is not deployed
+    reconciler.end_all()
+    assert serving.applications == {}
+
+
+def test_the_application_of_somebody_who_deleted_what_leaves_is_let_be(serving: Serve, tmp_path: Path) -> None:
+    repository, desired, reconciler = started(tmp_path)
+    serving.applications["m"] = []
+    serving.settle()
+    repository.configure("m", 'parameters { key: "eagleray.placement" value { string_value: "packed" } }')
+    both = repository.load(desired, "m")
+    reconciler.reconcile(both)
+    serving.applications["m"] = THEIRS
+    reconciler.reconcile(repository.commit(both))
+    assert serving.applications["m"] is THEIRS

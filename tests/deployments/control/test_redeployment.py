@@ -6,7 +6,9 @@ from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState, committed, reverted
+from deployments.control.directory import LOADING
 from deployments.control.first_state import read_desired_state
+from deployments.control.model_table import ModelTable
 from deployments.control.redeployment import beside_what_ran
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import PlanSettings
@@ -47,25 +49,32 @@ def test_what_goes_elsewhere_stays_where_it_was_until_it_is_ready(tmp_path: Path
     assert failed.trials == ()
 
 
-def test_what_would_go_makes_way_where_there_is_no_room_for_both(tmp_path: Path) -> None:
+def test_a_trial_that_ends_well_leaves_only_what_was_deployed(tmp_path: Path) -> None:
+    """As it does, too, where there is no room for both."""
     write(tmp_path, "moved", "")
     write(tmp_path, "next", "")
-    write(tmp_path, "stays", "")
     former = deployed(tmp_path, "isolated")
-    for name in ("next", "stays"):
-        (tmp_path / name / "config.pbtxt").write_text(TENSORS + ISOLATED)
+    (tmp_path / "next/config.pbtxt").write_text(TENSORS + ISOLATED)
     (tmp_path / "next/2").mkdir()
     (tmp_path / "next/2/model.py").write_text(CODE)
-    both = deployed(tmp_path, "packed", former)
-    assert {name: both.makes_way(trial) for trial in both.trials for name in trial.before} == {
-        "moved": True,
-        "next": True,
-        "stays": False,  # in its place it is changed by its replicas
-    }
-    after = both
-    for trial in both.trials:
+    after = deployed(tmp_path, "packed", former)
+    for trial in after.trials:
         after = committed(options_of(tmp_path, "packed"), after, trial)
-    assert sorted(places(after)) == [("moved", 1), ("next", 2), ("stays", 1)]
+    assert places(after) == {("moved", 1): ["eagleray-packed#models"], ("next", 2): ["next#v2"]}
+
+
+def test_what_has_lost_its_place_is_not_ready_until_it_is_in_the_other(tmp_path: Path) -> None:
+    write(tmp_path, "m", "")
+    both, table = deployed(tmp_path, "packed", deployed(tmp_path, "isolated")), ModelTable()
+    table.replace(both, {})
+    (trial,) = both.trials
+    entry = table.models["m"].versions[1]
+    entry.loaded("", 0.0)
+    assert entry.placement == "isolated"
+    table.lose_places(trial.before)
+    table.replace(committed(options_of(tmp_path, "packed"), both, trial), {})
+    entry = table.models["m"].versions[1]
+    assert (entry.state, entry.placement) == (LOADING, "packed")
 
 
 def test_versions_that_go_take_no_place_from_others(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Where there is no room for both, which Serve may say": (
         REDEPLOYED + "test_versions_that_go_take_no_place_from_others",
-        REDEPLOYED + "test_what_would_go_makes_way_where_there_is_no_room_for_both",
+        REDEPLOYED + "test_a_trial_that_ends_well_leaves_only_what_was_deployed",
         "deployments/control/test_status_reader.py::test_a_deployment_that_finds_no_room_beside_what_ran_is_told",
     ),
     "So it does where other code is deployed": (
