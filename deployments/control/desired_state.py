@@ -317,7 +317,7 @@ def with_dependents(desired: DesiredState, name: str) -> set[str]:
 
 
 def committed(options: ControllerOptions, desired: DesiredState, trial: Trial) -> DesiredState:
-    """End a trial whose models are all ready: what ran in their place before goes."""
+    """End a trial whose models are all ready, or need the room of what ran in their place before: that goes."""
     trials = tuple(other for other in desired.trials if other is not trial)
     desired = replace(desired, trials=trials, plan=without_former(desired.plan, trial.before))
     return _resolved(replace(desired, plan=_tidy(options, desired, desired.snapshot)), trial.command, "")

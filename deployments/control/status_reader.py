@@ -74,8 +74,8 @@ class StatusReader:
         """Ask Serve for the status of every application, take what it says, and return which trials have ended.
 
         Nothing is taken, and None returned, when the table has become another's meanwhile: what was told is of what
-        was there before. Where the table is that of a controller which is `taking_over`, what is ready may be about to
-        be replaced.
+        was there before. A controller that is `taking_over` asks what serves of deployments whose replicas are being
+        replaced, and hears of no trial: what Serve says of those is older than what it is about to deploy.
 
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
@@ -92,7 +92,6 @@ class StatusReader:
             asked = all((each.app_name, each.name) in described and _is_healthy(each, applications) for each in packed)
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)
-        # What Serve says of trials is of what was there before until they have been deployed.
         return [] if taking_over else self._verdicts(table, desired, applications, described)
 
     def _take_states(
@@ -102,7 +101,7 @@ class StatusReader:
         unknown = untried(desired)
         versions: dict[tuple[str, int], list[_Part]] = {}
         for deployment in table.deployments:
-            state = applications.get(deployment.app_name, {}).get(deployment.name)
+            state = _state(deployment, applications)
             if state is None:
                 continue
             shown = filter(table.shows, deployment.models)
@@ -160,7 +159,7 @@ class StatusReader:
         asking: dict[tuple[str, str], Coroutine[Any, Any, list[list[Row]]]] = {}
         for deployment in table.deployments:
             key = (deployment.app_name, deployment.name)
-            state = applications.get(deployment.app_name, {}).get(deployment.name)
+            state = _state(deployment, applications)
             if state is None:
                 continue
             # Serve says these of a deployment as a whole: some of its replicas may serve, or the last ones serve on.
@@ -243,7 +242,7 @@ class StatusReader:
                 else:
                     refusal = table.refused.get(deployment.app_name)
                     reason = refusal or _part(deployment, model, digest, believed, described)
-                    state = applications.get(deployment.app_name, {}).get(deployment.name)
+                    state = _state(deployment, applications)
                     if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
                         lacks_room |= _UNSCHEDULED in state.message
                 if reason is None:
@@ -266,7 +265,7 @@ def _without_failed(applications: States) -> States:
 
 def _take_packed(wanted: set[tuple[str, int]], replicas: Iterable[list[Row]], table: ModelTable) -> None:
     for rows in replicas:
-        served = {(name, version) for name, version, reason, *_ in rows if not reason}
+        served = _served([rows])
         for row in rows:
             name, version, reason, *_ = row
             found = table.find(name, version)
@@ -310,7 +309,7 @@ def _part(
     described: Described,
 ) -> str | None:
     """Return why a deployment does not run a version, "" if all its replicas do, None as long as that is open."""
-    state = applications.get(deployment.app_name, {}).get(deployment.name)
+    state = _state(deployment, applications)
     if state is None:
         return None
     if state.status in _FAILED:
@@ -331,8 +330,13 @@ def _served_until_now(deployment: DeploymentPlan, table: ModelTable) -> bool:
     return any(table.entry(model).state == READY for model in filter(table.shows, deployment.models))
 
 
+def _state(deployment: DeploymentPlan, applications: States) -> DeploymentState | None:
+    """Return what Serve says of a deployment, None while it has none."""
+    return applications.get(deployment.app_name, {}).get(deployment.name)
+
+
 def _is_healthy(deployment: DeploymentPlan, applications: States) -> bool:
-    state = applications.get(deployment.app_name, {}).get(deployment.name)
+    state = _state(deployment, applications)
     return state is not None and state.status in _HEALTHY
 
 

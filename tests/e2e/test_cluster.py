@@ -33,6 +33,7 @@ from tests.e2e.test_gpus import MODEL as GPU_MODEL
 from tests.repositories import EXAMPLE_VERSIONS, write_examples
 from tests.repository_loader.repositories import TENSORS, write
 from tests.serving import (
+    CONTROLLER,
     EAGLERAY,
     ROOT,
     Client,
@@ -245,10 +246,10 @@ def test_what_eagleray_deployed_it_ends_and_nothing_else(cluster: Cluster, own: 
 
     # A controller that is replaced after a crash goes on with what runs.
     replica = wait_until(lambda: serve_pid(cluster, "ray::ServeReplica:eagleray-packed"), "its replica", timeout_s=60)
-    controller = serve_pid(cluster, "ray::ServeReplica:eagleray:RepositoryController")
+    controller = serve_pid(cluster, CONTROLLER)
     os.kill(controller, signal.SIGKILL)
     wait_until(
-        lambda: serve_pid(cluster, "ray::ServeReplica:eagleray:RepositoryController") not in (0, controller),
+        lambda: serve_pid(cluster, CONTROLLER) not in (0, controller),
         "a new controller",
         timeout_s=60,
     )
@@ -280,10 +281,9 @@ def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> N
     script(cluster, THEIRS, "halves")
     own.deploy("isolated", "halves")
     wait_until(lambda: own.index().get("halves", ("",))[0] == "UNAVAILABLE", "unavailable", timeout_s=90)
-    told, title = own.index(), "ray::ServeReplica:eagleray:RepositoryController"
-    controller = serve_pid(cluster, title)
+    told, controller = own.index(), serve_pid(cluster, CONTROLLER)
     os.kill(controller, signal.SIGKILL)
-    wait_until(lambda: serve_pid(cluster, title) not in (0, controller), "a new controller", timeout_s=60)
+    wait_until(lambda: serve_pid(cluster, CONTROLLER) not in (0, controller), "a new controller", timeout_s=60)
     until_s = time.monotonic() + 2.0
     while time.monotonic() < until_s:
         assert own.index() == told

@@ -16,7 +16,7 @@ from deployments.control.reconciler import Reconciler
 from repository_loader.deployment_plan import PlanSettings
 from repository_loader.plan import make_plan
 from tests.deployments.control.test_desired_state import write
-from tests.deployments.control.test_former_places import Repository
+from tests.deployments.control.test_former_places import PLACED, Repository
 
 THEIRS = [{"deployment_config": {"user_config": None}}]
 
@@ -136,11 +136,12 @@ def test_what_a_former_controller_deployed_and_leaves_stays_as_it_is(serving: Se
     """Under other options its replicas would be replaced, and load what they have loaded."""
     repository, desired, reconciler = started(tmp_path)
     serving.applications |= {"m": [], "theirs": THEIRS}
-    assert reconciler.look(desired) == (False, {"m": reconciler.look(desired)[1]["m"]})
+    runs, refused = reconciler.look(desired)
+    assert not runs and set(refused) == {"m"}
     serving.settle()
     deployed = serving.applications["m"]
     assert reconciler.look(desired) == (True, {})
-    repository.configure("m", 'parameters { key: "eagleray.placement" value { string_value: "packed" } }')
+    repository.configure("m", PLACED % "packed")
     both = repository.load(desired, "m")
     assert both.plan.leaving == {("m", 1)}
     assert reconciler.reconcile(both) == {}
@@ -151,13 +152,19 @@ def test_what_a_former_controller_deployed_and_leaves_stays_as_it_is(serving: Se
     assert serving.applications["m"] == [] and set(serving.applications) == {"m", "theirs"}
 
 
-def test_what_a_former_controller_deployed_ends_when_it_has_left(serving: Serve, tmp_path: Path) -> None:
-    repository, desired, reconciler = started(tmp_path)
+def leaving(serving: Serve, root: Path) -> tuple[Repository, DesiredState, Reconciler]:
+    """Have a model go elsewhere that a former controller has deployed."""
+    repository, desired, reconciler = started(root)
     serving.applications["m"] = []
     serving.settle()
-    repository.configure("m", 'parameters { key: "eagleray.placement" value { string_value: "packed" } }')
+    repository.configure("m", PLACED % "packed")
     both = repository.load(desired, "m")
     reconciler.reconcile(both)
+    return repository, both, reconciler
+
+
+def test_what_a_former_controller_deployed_ends_when_it_has_left(serving: Serve, tmp_path: Path) -> None:
+    repository, both, reconciler = leaving(serving, tmp_path)
     reconciler.reconcile(repository.commit(both))
     assert set(serving.applications) == {"eagleray-packed"}
 
@@ -176,12 +183,7 @@ def test_a_group_that_is_kept_without_models_is_deployed(serving: Serve, tmp_pat
 
 
 def test_the_application_of_somebody_who_deleted_what_leaves_is_let_be(serving: Serve, tmp_path: Path) -> None:
-    repository, desired, reconciler = started(tmp_path)
-    serving.applications["m"] = []
-    serving.settle()
-    repository.configure("m", 'parameters { key: "eagleray.placement" value { string_value: "packed" } }')
-    both = repository.load(desired, "m")
-    reconciler.reconcile(both)
+    repository, both, reconciler = leaving(serving, tmp_path)
     serving.applications["m"] = THEIRS
     reconciler.reconcile(repository.commit(both))
     assert serving.applications["m"] is THEIRS

@@ -13,14 +13,18 @@ from deployments.control.redeployment import beside_what_ran
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import PlanSettings
 from tests.deployments.control.test_desired_state import CODE, ENSEMBLE, TENSORS, write
-from tests.deployments.control.test_former_places import Repository, places
+from tests.deployments.control.test_former_places import CPUS, PLACED, Repository, places
 
 FACTS = ClusterFacts((NodeFacts(4),))
-ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
 
 
 def options_of(root: Path, placement: str) -> ControllerOptions:
     return replace(Repository(root).options, plan=PlanSettings(placement=placement))
+
+
+def add_version(root: Path, name: str) -> None:
+    (root / name / "2").mkdir()
+    (root / name / "2/model.py").write_text(CODE)
 
 
 def deployed(root: Path, placement: str, former: DesiredState | None = None) -> DesiredState:
@@ -54,9 +58,8 @@ def test_a_trial_that_ends_well_leaves_only_what_was_deployed(tmp_path: Path) ->
     write(tmp_path, "moved", "")
     write(tmp_path, "next", "")
     former = deployed(tmp_path, "isolated")
-    (tmp_path / "next/config.pbtxt").write_text(TENSORS + ISOLATED)
-    (tmp_path / "next/2").mkdir()
-    (tmp_path / "next/2/model.py").write_text(CODE)
+    (tmp_path / "next/config.pbtxt").write_text(TENSORS + PLACED % "isolated")
+    add_version(tmp_path, "next")
     after = deployed(tmp_path, "packed", former)
     for trial in after.trials:
         after = committed(options_of(tmp_path, "packed"), after, trial)
@@ -79,11 +82,9 @@ def test_what_has_lost_its_place_is_not_ready_until_it_is_in_the_other(tmp_path:
 
 def test_versions_that_go_take_no_place_from_others(tmp_path: Path) -> None:
     """They go at once then, as without anything that ran."""
-    large = 'parameters { key: "eagleray.num_cpus" value { string_value: "3" } }'
-    write(tmp_path, "large", large)
+    write(tmp_path, "large", CPUS % "3")
     former = deployed(tmp_path, "isolated")
-    (tmp_path / "large/2").mkdir()
-    (tmp_path / "large/2/model.py").write_text(CODE)
+    add_version(tmp_path, "large")
     after = deployed(tmp_path, "isolated", former)
     assert places(after) == {("large", 2): ["large#v2"]} and tried(after) == [{"large"}]
 
@@ -103,8 +104,7 @@ def test_what_runs_as_it_did_is_not_loaded_again(tmp_path: Path) -> None:
 def test_a_version_stays_until_the_next_is_ready(tmp_path: Path) -> None:
     write(tmp_path, "m", "")
     former = deployed(tmp_path, "isolated")
-    (tmp_path / "m/2").mkdir()
-    (tmp_path / "m/2/model.py").write_text(CODE)
+    add_version(tmp_path, "m")
     both = deployed(tmp_path, "isolated", former)
     assert places(both) == {("m", 1): ["m#v1"], ("m", 2): ["m#v2"]}
     (trial,) = both.trials
@@ -133,8 +133,7 @@ def test_what_an_ensemble_that_stays_links_goes_together(tmp_path: Path) -> None
     former = deployed(tmp_path, "isolated")
     assert former.runs("ensemble"), former.snapshot.models["ensemble"].failure
     for name in ("step", "other"):
-        (tmp_path / name / "2").mkdir()
-        (tmp_path / name / "2/model.py").write_text(CODE)
+        add_version(tmp_path, name)
     assert tried(deployed(tmp_path, "isolated", former)) == [{"other", "step"}]
 
 
@@ -165,8 +164,7 @@ def test_what_was_on_trial_counts_as_it_was_before(tmp_path: Path) -> None:
 def test_a_version_that_was_on_trial_does_not_run_yet(tmp_path: Path) -> None:
     write(tmp_path, "m", "")
     first = deployed(tmp_path, "isolated")
-    (tmp_path / "m/2").mkdir()
-    (tmp_path / "m/2/model.py").write_text(CODE)
+    add_version(tmp_path, "m")
     second = deployed(tmp_path, "isolated", first)
     third = deployed(tmp_path, "isolated", second)
     assert places(third) == {("m", 1): ["m#v1"], ("m", 2): ["m#v2"]}
@@ -176,8 +174,7 @@ def test_a_version_that_was_on_trial_does_not_run_yet(tmp_path: Path) -> None:
 def test_a_version_that_was_on_trial_goes_with_the_deployment_that_brought_it(tmp_path: Path) -> None:
     write(tmp_path, "m", "")
     first = deployed(tmp_path, "isolated")
-    (tmp_path / "m/2").mkdir()
-    (tmp_path / "m/2/model.py").write_text(CODE)
+    add_version(tmp_path, "m")
     second = deployed(tmp_path, "isolated", first)
     shutil.rmtree(tmp_path / "m/2")
     back = deployed(tmp_path, "isolated", second)

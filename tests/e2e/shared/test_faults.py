@@ -14,10 +14,9 @@ import pytest
 from tests.e2e.shared.conftest import isolated
 from tests.repeating import asking
 from tests.repositories import EXAMPLES
-from tests.serving import EAGLERAY, Answer, Client, Server, infer_path, run, tensor, title_of, wait_until
+from tests.serving import CONTROLLER, EAGLERAY, Answer, Client, Server, infer_path, run, tensor, title_of, wait_until
 
 BACK_TIMEOUT_S = 30.0
-REPLICA = "ray::ServeReplica"
 TAKEN_OVER_S = 10.0 if "FAULTS" in os.environ else 4.0
 """How long a new controller runs under traffic; lanes and reports last for 2 s."""
 
@@ -170,9 +169,8 @@ def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, t
 
 def controller_pid(server: Server) -> int:
     """Return the process of Eagleray's controller, 0 while there is none."""
-    title = f"{REPLICA}:eagleray:RepositoryController"
     for process in server.descendants():
-        if title_of(process).startswith(title):
+        if title_of(process).startswith(CONTROLLER):
             return process.pid
     return 0
 
@@ -202,7 +200,9 @@ def test_a_controller_that_takes_over_while_models_are_placed_says_first_what_se
     """The broken models of the repository are read again while a replica is slow to tell what it has loaded."""
     index = server.post("/v2/repository/index").json
     old = controller_pid(server)
-    (slow,) = (each.pid for each in server.descendants() if title_of(each).startswith(f"{REPLICA}:eagleray-packed"))
+    (slow,) = (
+        each.pid for each in server.descendants() if title_of(each).startswith("ray::ServeReplica:eagleray-packed")
+    )
     os.kill(slow, signal.SIGSTOP)
     try:
         os.kill(old, signal.SIGKILL)
