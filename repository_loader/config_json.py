@@ -73,7 +73,7 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
 
 
 def _as_protobuf(values: Any, descriptor: Any, depth: int) -> Any:
-    """Return a copy with enum names in capitals, bools and lists where there must be some; what fits no field is left."""
+    """Return a copy with enum names in capitals, bools for texts, and lists of one; what fits no field is left."""
     if not isinstance(values, Mapping) or depth > _MAX_DEPTH:
         return values
     copy = dict(values)

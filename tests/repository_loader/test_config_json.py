@@ -99,7 +99,9 @@ def test_reads_enum_names_in_any_case_and_numbers_as_strings() -> None:
     assert config == text_format.Parse("input { data_type: TYPE_FP32 dims: [ 4, 5 ] }", ModelConfig())
 
 
-@pytest.mark.parametrize(("given", "read"), [('"True"', "true"), ('"0"', "false"), ('"yes"', "true"), ("false", "false")])
+@pytest.mark.parametrize(
+    ("given", "read"), [('"True"', "true"), ('"0"', "false"), ('"yes"', "true"), ("false", "false")]
+)
 def test_reads_bools_as_texts(given: str, read: str) -> None:
     control = f'{{"control": {{"bool_false_true": [{given}, {given}]}}}}'
     config = config_from_json(

@@ -21,7 +21,7 @@ class Step(NamedTuple):
 class TimedInstance:
     """Answers each request by its `plan`; a subclass says what that is, and how long `execute` takes.
 
-    Of a model that is not decoupled, a request has one response; any other number of them is an error, in Triton's words.
+    A request to a model that is not decoupled has one response; any other number is an error, in Triton's words.
     """
 
     def __init__(self, name: str, clock: Clock, decoupled: bool) -> None:

@@ -192,7 +192,9 @@ def test_a_model_that_is_not_decoupled_has_one_response(monkeypatch, backend, te
 def test_a_response_and_the_time_after_it_are_waited_for_where_there_is_only_one(monkeypatch):
     slept = []
     monkeypatch.setattr("deployments.backends.testing.timed_responses.time.sleep", slept.append)
-    monkeypatch.setattr("deployments.backends.testing.timed_responses.time.monotonic_ns", lambda: round(sum(slept) * 1e9))
+    monkeypatch.setattr(
+        "deployments.backends.testing.timed_responses.time.monotonic_ns", lambda: round(sum(slept) * 1e9)
+    )
     (instance,) = load(RepeatBackend, REPEAT.removeprefix(STREAMING), clock=FakeClock())
     taken = {"IN": np.ones(1, np.int32), "DELAY": np.array([20], np.uint32), "WAIT": np.array([50], np.uint32)}
     instance.execute(Batch([InferRequest(taken, 1, lambda *_: None)], 1))
