@@ -25,7 +25,8 @@ _STRINGS_STAY = frozenset(
     }
 )
 
-
+_TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True) | dict.fromkeys(("false", "f", "no", "n", "0"), False)
+"""What protobuf's JSON parser in C++ reads where a text stands for a bool."""
 _MAX_DEPTH = 64
 
 
@@ -49,8 +50,8 @@ def config_to_dict(config: ModelConfig) -> dict[str, Any]:
 def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     """Read the JSON form of a configuration, as a load request sends it.
 
-    Enum names may be in any case, and one value stands for a list of it, as for Triton's JSON parser. Spellings that
-    mean something in a file mean it here, with a warning in the log.
+    Enum names may be in any case, a bool may be a text, and one value stands for a list of it, as for Triton's JSON
+    parser. Spellings that mean something in a file mean it here, with a warning in the log.
 
     Raises:
         ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type.
@@ -72,7 +73,7 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
 
 
 def _as_protobuf(values: Any, descriptor: Any, depth: int) -> Any:
-    """Return a copy with enum names in capitals and lists where there must be some; what fits no field is left."""
+    """Return a copy with enum names in capitals, bools for texts, and lists of one; what fits no field is left."""
     if not isinstance(values, Mapping) or depth > _MAX_DEPTH:
         return values
     copy = dict(values)
@@ -84,6 +85,8 @@ def _as_protobuf(values: Any, descriptor: Any, depth: int) -> Any:
                 copy[name] = value = [value]
             if field.enum_type is not None:
                 copy[name] = [_capital(item) for item in value] if isinstance(value, list) else _capital(value)
+            elif field.cpp_type == field.CPPTYPE_BOOL:
+                copy[name] = [_truth(item) for item in value] if isinstance(value, list) else _truth(value)
             elif field.message_type is None:
                 continue
             elif is_map:
@@ -106,6 +109,10 @@ def _is_one(value: Any, field: Any) -> bool:
 
 def _capital(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
+
+
+def _truth(value: Any) -> Any:
+    return _TRUTHS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _as_triton(printed: dict[str, Any], descriptor: Any) -> dict[str, Any]:

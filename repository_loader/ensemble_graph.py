@@ -256,7 +256,10 @@ def _check_decoupled(config: ModelConfig, steps: Sequence[ModelConfig]) -> Itera
 
 
 def _check_joined_responses(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
-    """A step must not join the responses of two decoupled models: nothing says which belong together."""
+    """Neither a step nor the ensemble's response may join the responses of two decoupled models.
+
+    Nothing says which of them belong together, nor that there are as many of each.
+    """
     origin: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in config.input}
     conditions = read_conditions(config)
     waiting = [
@@ -272,11 +275,16 @@ def _check_joined_responses(config: ModelConfig, steps: Sequence[ModelConfig]) -
             index, step, model, awaited = item
             sources = frozenset().union(*(origin[tensor] for tensor in awaited))
             if len(sources) > 1:
-                yield Fault(
-                    f"{_BASE}.step[{index}]",
-                    f"in ensemble {config.name}, step of model '{model.name}' receives inputs originated from "
-                    "different decoupled models",
-                )
-            if model.model_transaction_policy.decoupled:
+                yield Fault(f"{_BASE}.step[{index}]", _joins(config, model))
+            if len(sources) > 1 or model.model_transaction_policy.decoupled:
                 sources = frozenset({index})
             origin.update((tensor, sources) for tensor in step.output_map.values())
+    if len(frozenset().union(*(origin[tensor.name] for tensor in config.output))) > 1:
+        yield Fault("output", _joins(config, config))
+
+
+def _joins(config: ModelConfig, model: ModelConfig) -> str:
+    return (
+        f"in ensemble {config.name}, step of model '{model.name}' receives inputs originated from different "
+        "decoupled models"
+    )

@@ -108,8 +108,8 @@ class BranchingEnsembleScheduler:
     """Runs an ensemble's steps over a router, each as often as its tensors come and only when its condition holds.
 
     Each response of a decoupled step starts the steps after it, as in Triton; tensors that do not stem from the
-    decoupled step go with each of its responses. Tensors of different decoupled steps meet in the order in which they
-    come. An ensemble without a decoupled step answers once.
+    decoupled step go with each of its responses. Tensors of different decoupled steps never meet: an ensemble in which
+    they would is not loaded. One without a decoupled step answers once.
 
     A step whose condition does not hold is skipped, and so is one that requires a tensor of a skipped step; what they
     would have made has its default, or is not there. Errors and statistics are as `EnsembleScheduler` has them, but an

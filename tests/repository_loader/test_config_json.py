@@ -99,6 +99,21 @@ def test_reads_enum_names_in_any_case_and_numbers_as_strings() -> None:
     assert config == text_format.Parse("input { data_type: TYPE_FP32 dims: [ 4, 5 ] }", ModelConfig())
 
 
+@pytest.mark.parametrize(
+    ("given", "read"), [('"True"', "true"), ('"0"', "false"), ('"yes"', "true"), ("false", "false")]
+)
+def test_reads_bools_as_texts(given: str, read: str) -> None:
+    control = f'{{"control": {{"bool_false_true": [{given}, {given}]}}}}'
+    config = config_from_json(
+        f'{{"response_cache": {{"enable": {given}}}, "sequence_batching": {{"control_input": [{control}]}}}}'
+    )
+    assert config == text_format.Parse(
+        f"response_cache {{ enable: {read} }} "
+        f"sequence_batching {{ control_input {{ control {{ bool_false_true: [ {read}, {read} ] }} }} }}",
+        ModelConfig(),
+    )
+
+
 def test_fields_come_in_the_order_of_the_schema() -> None:
     config = text_format.Parse(
         'backend: "b" dynamic_batching { priority_queue_policy { key: 4294967296 value { max_queue_size: 10 '
@@ -134,6 +149,8 @@ def test_one_value_stands_for_a_list_of_it() -> None:
         '{"foo": 1}',
         '{"max_batch_size": "x"}',
         '{"input": 3}',
+        '{"input": [{"optional": 1}]}',
+        '{"input": [{"optional": "maybe"}]}',
         '{"instance_group": ""}',
         '{"input": [{"data_type": "TYPE_X"}]}',
         '{"instance_group": [{"kind": 9}]}',

@@ -157,6 +157,21 @@ JUDGED: dict[str, tuple[dict[str, str], str, str | None]] = {
         ),
         "in ensemble e, step of model 'b' receives inputs originated from different decoupled models",
     ),
+    "responses of two decoupled models in those of the ensemble": (
+        {"a": PLAIN + "model_transaction_policy { decoupled: true }"},
+        ensemble(step("a", {"x": "X"}, {"y": "Y"}) + step("a", {"x": "X"}, {"y": "Z"}), outputs={"Y": F4, "Z": F4}),
+        "in ensemble e, step of model 'e' receives inputs originated from different decoupled models",
+    ),
+    "responses of a decoupled model and of one behind it": (
+        {"a": PLAIN + "model_transaction_policy { decoupled: true }"},
+        ensemble(step("a", {"x": "X"}, {"y": "Y"}) + step("a", {"x": "Y"}, {"y": "Z"}), outputs={"Y": F4, "Z": F4}),
+        "in ensemble e, step of model 'e' receives inputs originated from different decoupled models",
+    ),
+    "responses of a decoupled model and a tensor that comes once": (
+        {"a": PLAIN + "model_transaction_policy { decoupled: true }", "b": PLAIN},
+        ensemble(step("a", {"x": "X"}, {"y": "Y"}) + step("b", {"x": "X"}, {"y": "Z"}), outputs={"Y": F4, "Z": F4}),
+        None,
+    ),
 }
 
 

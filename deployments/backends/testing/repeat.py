@@ -27,7 +27,6 @@ class RepeatBackend:
         """Check the tensors and return an instance for each spec; `Backend.load`."""
         config = package.config
         expect(config.max_batch_size == 0, "repeat backend only supports models with max_batch_size == 0")
-        expect(config.model_transaction_policy.decoupled, "repeat backend only supports decoupled models")
         expect_tensors("input", config.input, _INPUTS)
         expect_tensors("output", config.output, _OUTPUTS)
         taken, delay, wait = config.input
@@ -39,7 +38,8 @@ class RepeatBackend:
         for tensor in (wait, *config.output):
             expect_scalar(tensor)
         assert self._clock is not None
-        return [RepeatInstance(spec.name, self._clock) for spec in specs]
+        decoupled = config.model_transaction_policy.decoupled
+        return [RepeatInstance(spec.name, self._clock, decoupled) for spec in specs]
 
 
 class RepeatInstance(TimedInstance):

@@ -6,7 +6,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelInstance
-from deployments.backends.testing.expectations import expect, expect_scalar, expect_tensors, number
+from deployments.backends.testing.expectations import expect_scalar, expect_tensors, number
 from deployments.backends.testing.timed_responses import Step, TimedInstance
 from deployments.core.clock import Clock
 from protocol.errors import InvalidArgument, Unknown
@@ -26,7 +26,6 @@ class SquareBackend:
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Check the tensors and return an instance for each spec; `Backend.load`."""
         config = package.config
-        expect(config.model_transaction_policy.decoupled, "square backend only supports decoupled models")
         expect_tensors("input", config.input, (("IN", "INT32"),))
         expect_tensors("output", config.output, (("OUT", "INT32"),))
         for tensor in (*config.input, *config.output):
@@ -39,7 +38,7 @@ class SquareInstance(TimedInstance):
     """Sends the number as often as it says."""
 
     def __init__(self, name: str, clock: Clock, config: ModelConfig) -> None:
-        super().__init__(name, clock)
+        super().__init__(name, clock, config.model_transaction_policy.decoupled)
         self._infer_s = number(config, "CUSTOM_INFER_DELAY_NS") / 1e9
         self._output_s = number(config, "CUSTOM_OUTPUT_DELAY_NS") / 1e9
         self._fail_count = number(config, "CUSTOM_FAIL_COUNT")

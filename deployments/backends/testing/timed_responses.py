@@ -1,4 +1,4 @@
-"""A decoupled model whose responses come at set times, sent by the event loop without a thread."""
+"""A model whose responses come at set times: of a decoupled one sent by the event loop, without a thread."""
 
 import time
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.traced_request import begin_streams
-from protocol.errors import Cancelled, ServingError
-from protocol.infer import Array, InferRequest, StreamedResponse
+from protocol.errors import Cancelled, Internal, ServingError
+from protocol.infer import Array, InferRequest, InferResponse, StreamedResponse
 
 
 class Step(NamedTuple):
@@ -19,12 +19,16 @@ class Step(NamedTuple):
 
 
 class TimedInstance:
-    """Answers each request by its `plan`; a subclass says what that is, and how long `execute` takes."""
+    """Answers each request by its `plan`; a subclass says what that is, and how long `execute` takes.
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    A request to a model that is not decoupled has one response; any other number is an error, in Triton's words.
+    """
+
+    def __init__(self, name: str, clock: Clock, decoupled: bool) -> None:
         self.name = name
         self.may_run_inline = False
         self._clock = clock
+        self._decoupled = decoupled
 
     def plan(self, request: InferRequest) -> Iterator[Step]:
         """Yield the steps of a request; may raise `ServingError` before the first."""
@@ -37,6 +41,10 @@ class TimedInstance:
     def execute(self, batch: Batch) -> None:
         """Begin the responses and wait as long as the request says; `ModelInstance.execute`."""
         batch.infer_start_ns = time.monotonic_ns()
+        if not self._decoupled:
+            batch.results = [self._answer(request) for request in batch.requests]
+            batch.infer_end_ns = time.monotonic_ns()
+            return
         begin_streams(batch, batch.infer_start_ns)
         wait_s = 0.0
         for request in batch.requests:
@@ -46,8 +54,31 @@ class TimedInstance:
         batch.infer_end_ns = time.monotonic_ns()
         batch.answered = True
 
+    def _answer(self, request: InferRequest) -> InferResponse | ServingError:
+        """Return the only response, once the instance would take another request."""
+        began_ns = time.monotonic_ns()
+        responses = []
+        try:
+            for step in self.plan(request):
+                time.sleep(step.delay_s)
+                if isinstance(step.outcome, ServingError):
+                    return step.outcome
+                if step.outcome is not None:
+                    responses.append(InferResponse(_wanted(request, step.outcome)))
+        except ServingError as error:
+            return error
+        time.sleep(max(0.0, self.busy_s(request) - (time.monotonic_ns() - began_ns) / 1e9))
+        if len(responses) != 1:
+            return Internal(f"expected a single response, got {len(responses)}")
+        return responses[0]
+
     def close(self) -> None:
         """Hold nothing: a loaded version waits for its streams before its instances go."""
+
+
+def _wanted(request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:
+    wanted = request.outputs
+    return {name: array for name, array in outputs.items() if wanted is None or name in wanted}
 
 
 class _Run:
@@ -87,9 +118,7 @@ class _Run:
             self._reply(outcome)
             return
         if outcome is not None:
-            wanted = self._request.outputs
-            outputs = {name: array for name, array in outcome.items() if wanted is None or name in wanted}
-            self._reply(StreamedResponse(outputs, None, False, 0))
+            self._reply(StreamedResponse(_wanted(self._request, outcome), None, False, 0))
         self.advance()
 
     def _reply(self, outcome: StreamedResponse | ServingError) -> None:

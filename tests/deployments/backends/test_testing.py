@@ -151,6 +151,56 @@ def test_square_sends_its_number_that_often_then_fails_then_sends_nothing():
     assert failing.came == [(15, {"OUT": [3]}), (30, "Unknown: simulated failure")]
 
 
+ONE_RESPONSE = {
+    "repeat": (RepeatBackend, REPEAT, {"IN": [7], "DELAY": [20], "WAIT": [10]}, {"OUT": [7], "IDX": [0]}),
+    "repeat of two": (
+        RepeatBackend,
+        REPEAT,
+        {"IN": [7, 8], "DELAY": [1, 1], "WAIT": [0]},
+        "expected a single response, got 2",
+    ),
+    "repeat of none": (
+        RepeatBackend,
+        REPEAT,
+        {"IN": [], "DELAY": [], "WAIT": [0]},
+        "expected a single response, got 0",
+    ),
+    "repeat of shapes that differ": (
+        RepeatBackend,
+        REPEAT,
+        {"IN": [7], "DELAY": [1, 1], "WAIT": [0]},
+        "expected IN and DELAY shape to match, got [1] and [2]",
+    ),
+    "square": (SquareBackend, SQUARE, {"IN": [1]}, {"OUT": [1]}),
+    "square that fails": (SquareBackend, SQUARE + parameter("CUSTOM_FAIL_COUNT", 1), {"IN": [1]}, "simulated failure"),
+}
+
+
+@pytest.mark.parametrize(("backend", "text", "taken", "expected"), ONE_RESPONSE.values(), ids=ONE_RESPONSE)
+def test_a_model_that_is_not_decoupled_has_one_response(monkeypatch, backend, text, taken, expected):
+    monkeypatch.setattr("deployments.backends.testing.timed_responses.time.sleep", lambda _: None)
+    (instance,) = load(backend, text.removeprefix(STREAMING), clock=FakeClock())
+    inputs = {name: np.array(values, np.int32 if name == "IN" else np.uint32) for name, values in taken.items()}
+    instance.execute(batch := Batch([InferRequest(inputs, 1, lambda *_: None)], 1))
+    (result,) = batch.results
+    if isinstance(result, ServingError):
+        assert str(result) == expected
+    else:
+        assert {name: array.tolist() for name, array in result.outputs.items()} == expected
+
+
+def test_a_response_and_the_time_after_it_are_waited_for_where_there_is_only_one(monkeypatch):
+    slept = []
+    monkeypatch.setattr("deployments.backends.testing.timed_responses.time.sleep", slept.append)
+    monkeypatch.setattr(
+        "deployments.backends.testing.timed_responses.time.monotonic_ns", lambda: round(sum(slept) * 1e9)
+    )
+    (instance,) = load(RepeatBackend, REPEAT.removeprefix(STREAMING), clock=FakeClock())
+    taken = {"IN": np.ones(1, np.int32), "DELAY": np.array([20], np.uint32), "WAIT": np.array([50], np.uint32)}
+    instance.execute(Batch([InferRequest(taken, 1, lambda *_: None)], 1))
+    assert slept == pytest.approx([0.02, 0.03])
+
+
 CONTROLS = " ".join(
     f'control_input {{ name: "{name}" control {{ kind: CONTROL_SEQUENCE_{name} {values} }} }}'
     for name, values in (
