@@ -67,8 +67,8 @@ def test_lines_command_no_terminal(tmp_path: Path) -> None:
 
 def test_no_line_is_an_error(folder: Path) -> None:
     done = run(EAGLERAY, "logs", "nobody", "--folder", str(folder))
-    assert done.returncode == 1
-    assert "no replica on this machine has logged a line that names 'nobody'" in done.stderr
+    told = "Error: no replica on this machine has logged a line that names 'nobody'\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 def test_no_log_is_an_error(tmp_path: Path) -> None:
