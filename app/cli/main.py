@@ -224,7 +224,9 @@ def serve(
 ) -> None:
     """Serve model repositories until Ctrl-C."""
     if repositories:
-        raise click.UsageError(f"'{repositories[0]}' stands without a flag; repositories are given by --model-repository")
+        raise click.UsageError(
+            f"'{repositories[0]}' stands without a flag; repositories are given by --model-repository"
+        )
     if other := other_ray():
         click.echo(f"error: {other}", err=True)
         sys.exit(RUNTIME_ERROR)

@@ -101,7 +101,8 @@ class RemoteServer:
             raise click.ClickException(f"{self.url} says that it is at {answered.get('Location')} ({status})")
         if status >= 400 and status not in also:
             if sentence := _sentence(content):
-                raise click.ClickException(f"{sentence} ({status})")
+                hint = "; --api-key or EAGLERAY_CLIENT_KEY gives one" if status == 401 else ""
+                raise click.ClickException(f"{sentence} ({status}){hint}")
             answer = http.client.responses.get(status, "with an error")
             raise click.ClickException(f"{self.url} answers {answer} ({status}): {_OTHER}")
         return status, answered, content

@@ -190,6 +190,13 @@ def test_a_server_of_something_else_that_has_no_such_page_is_named() -> None:
             assert (done.exit_code, done.output) == (1, f"Error: {url} answers Not Found (404): is it Eagleray's?\n")
 
 
+def test_who_has_no_key_is_told_how_to_give_one() -> None:
+    with something_else(401, b'{"error": "this server expects an API key"}') as url:
+        done = CliRunner().invoke(main, ["status", "--url", url])
+    told = "this server expects an API key (401); --api-key or EAGLERAY_CLIENT_KEY gives one"
+    assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
+
+
 def test_where_no_server_runs_it_says_what_to_do() -> None:
     done = CliRunner().invoke(main, ["status", "--url", "http://127.0.0.1:1"])
     told = "nothing listens there; `eagleray serve` starts one, and --url says where another is"
