@@ -22,6 +22,7 @@ from repository_loader.model_files import (
     fill_backend,
     inside,
     is_ensemble,
+    leaves_folder,
 )
 from repository_loader.normalisation import normalise
 from repository_loader.onnx_graph import OnnxFileError, OnnxGraph, read_onnx_graph
@@ -84,7 +85,7 @@ class ModelReader:
         except _Failed as failed:
             failure = failed.reason
         except OSError as error:
-            failure = f"the folder of model '{self._name}' cannot be read: {error.strerror}"
+            failure = f"{self._shown(error.filename)} of model '{self._name}' cannot be read: {error.strerror}"
         except Exception as error:  # one model must never hide the others
             failure = f"reading model '{self._name}' failed: {type(error).__name__}: {error}"
         if failure is not None and not any(finding.severity == "error" for finding in self._findings):
@@ -101,12 +102,18 @@ class ModelReader:
             self._fingerprint.whole,
         )
 
+    def _shown(self, path: object) -> str:
+        """Return what could not be read as a message names it."""
+        inner = os.path.relpath(path, self._path) if isinstance(path, str) else "."
+        return "the folder" if inner == "." or leaves_folder(inner) else f"'{inner}'"
+
     def _read(self) -> tuple[ModelPackage, ...]:
         wrong_name = check_name(self._name)
         if wrong_name is not None:
             raise _Failed(wrong_name)
         if self._fingerprint.problem:
             raise _Failed(f"the files of model '{self._name}' are not read: {self._fingerprint.problem}")
+        os.stat(os.path.join(self._path, "."))  # raises for a folder that is closed, of which a file would be blamed
         text = self._read_config()
         config = text.config
         assert config is not None
@@ -119,10 +126,14 @@ class ModelReader:
             policy = config.version_policy if config.HasField("version_policy") else None
             selected = select_versions(policy, available, self._name)
         except NoVersionError as error:
-            self._say_if_repository()
+            if not available:
+                self._say_why_no_version()
             self._fail(text, [Fault("version_policy", str(error))])
         for number in missing_versions(config.version_policy, available):
             self._warn(text, Fault("version_policy", f"version {number} is specified for '{self._name}' but not found"))
+        if not is_ensemble(config):
+            for number in selected:  # a file in a folder that is closed would be taken for a missing one
+                os.stat(os.path.join(self._version_path(number), "."))
         try:
             fill_backend(config, [self._version_path(number) for number in available])
         except ModelFileError as error:
@@ -132,7 +143,7 @@ class ModelReader:
         self._config = packages[-1].config
         return packages
 
-    def _say_if_repository(self) -> None:
+    def _say_why_no_version(self) -> None:
         models = sorted(
             name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name, "config.pbtxt"))
         )
@@ -140,7 +151,9 @@ class ModelReader:
             remark = (
                 f"'{models[0]}' in this folder is a model, so the folder may be a repository; it is read as a model"
             )
-            self._findings.append(Finding("warning", self._path, 1, 1, remark))
+        else:
+            remark = "there is no version folder here: a number, as '1', with the model's files in it"
+        self._findings.append(Finding("warning", self._path, 1, 1, remark))
 
     def _read_config(self) -> ConfigText:
         path = self._config_path

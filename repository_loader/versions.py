@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelVersionPolicy
 
-from repository_loader.subfolders import subfolders
+from repository_loader.subfolders import broken_links, subfolders
 
 MAX_VERSION = 2**63 - 1
 
@@ -23,7 +23,7 @@ class NoVersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VersionFolders:
-    """What stands in a model's folder: version numbers, ascending, and remarks about other folders."""
+    """What stands in a model's folder: version numbers, ascending, and remarks about other folders and broken links."""
 
     numbers: tuple[int, ...]
     warnings: tuple[str, ...]
@@ -34,7 +34,9 @@ def find_versions(model_path: str) -> VersionFolders:
 
     Stricter than Triton in one point: `1abc` is no version, where Triton's `stoll` takes it for 1.
     """
-    return read_version_names(subfolders(model_path))
+    found = read_version_names(subfolders(model_path))
+    links = (f"ignore {name!a} which is a link to nothing" for name in broken_links(model_path))
+    return VersionFolders(found.numbers, (*found.warnings, *links))
 
 
 def read_version_names(names: Iterable[str]) -> VersionFolders:

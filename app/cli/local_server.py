@@ -15,6 +15,7 @@ from urllib.parse import quote
 from app.builder import APPLICATION, INGRESS, build
 from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed
+from app.cli.no_model import NO_MODEL
 from app.cli.ports import require_free, reserve
 from app.cli.progress import Progress, summary
 from app.cli.ray_watch import RayWatch
@@ -233,6 +234,8 @@ class LocalServer:
     def _announce(self, directory: Directory, ports: dict[str, int]) -> None:
         settings = self._settings
         print(f"\n{summary(directory)}")
+        if not directory.models and settings.model_control_mode != "explicit":
+            print(NO_MODEL)
         base, scheme = "", "https" if settings.http_use_ssl else "http"
         if "http" in ports:
             base = f"{scheme}://{for_url(settings.http_address)}:{ports['http']}"

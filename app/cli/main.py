@@ -20,7 +20,7 @@ from app.cli.client.top import top
 from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
 from app.cli.model_logs import logs
-from app.cli.option_groups import GroupedCommand
+from app.cli.option_groups import CommandList, GroupedCommand
 from app.cli.ray_token import choose_token
 from app.cli.ray_variables import ray_variables
 from app.cli.standard_streams import open_streams, outlive_readers
@@ -161,12 +161,23 @@ def _repository(path: str) -> str:
             raise click.UsageError(missing)
         return path
     if not path or not Path(path).is_dir():
-        raise click.UsageError(f"the model repository {os.path.abspath(path)} is not a folder")
+        several = [each for each in path.replace(",", os.pathsep).split(os.pathsep) if os.path.isdir(each)]
+        hint = "; give --model-repository once for each of several" if several else ""
+        raise click.UsageError(f"the model repository {os.path.abspath(path)} is not a folder{hint}")
     return os.path.abspath(path)
 
 
-class Commands(click.Group):
+class Commands(CommandList):
     """Says in a line what the machine has refused."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Read the line up to the command; a flag of tritonserver without a command is one of `serve`."""
+        try:
+            return super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            if any(error.option_name in each.opts for each in self.commands["serve"].params):
+                raise click.UsageError(f"{error.option_name} is a flag of `eagleray serve`", context) from None
+            raise
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command."""
@@ -201,10 +212,21 @@ def main() -> None:
 @settings_options
 @triton_options
 @cluster_options
+@click.argument("repositories", nargs=-1, metavar="")
 def serve(
-    num_cpus: int, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
+    num_cpus: int,
+    num_gpus: int | None,
+    ray_address: str,
+    dashboard_port: int,
+    dashboard: bool,
+    repositories: tuple[str, ...],
+    **flags: Any,
 ) -> None:
     """Serve model repositories until Ctrl-C."""
+    if repositories:
+        raise click.UsageError(
+            f"'{repositories[0]}' stands without a flag; repositories are given by --model-repository"
+        )
     if other := other_ray():
         click.echo(f"error: {other}", err=True)
         sys.exit(RUNTIME_ERROR)

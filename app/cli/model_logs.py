@@ -64,11 +64,11 @@ def _print_of_machine(model: str, folder: Path, count: int, as_json: bool, follo
     def show(file: str, line: str) -> None:
         click.echo(json.dumps({"file": file, "line": line}) if as_json else for_terminal(line))
 
-    if found.shared and not as_json:
-        click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
     last = found.last(count)
     if not (last or follow):
         raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
+    if not found.own and not as_json:
+        click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
         for each in chain(last, found.follow() if follow else ()):
             show(*each)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 
+from app.cli.no_model import NO_MODEL
 from app.cli.printable import printable_lines
 from app.settings import Settings
 from deployments.backends.python.auto_complete import complete
@@ -11,7 +12,6 @@ from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import ModelPlan, Plan
 from repository_loader.planned_repository import read_and_plan
 
-NO_MODEL = "there is no model"
 OK = 0
 FAULTY = 2
 

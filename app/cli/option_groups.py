@@ -1,4 +1,4 @@
-"""The flags of `serve` under headings, in `--help`."""
+"""What `--help` shows: commands with whole sentences, and the flags of `serve` under headings."""
 
 from typing import Final
 
@@ -39,6 +39,15 @@ def group_of(name: str) -> str:
     if name.endswith(_TLS):
         return "Access and TLS"
     return next((title for title, starts in GROUPS if name.startswith(starts)), OTHER)
+
+
+class CommandList(click.Group):
+    """Lists its commands with a whole sentence on each, which click cuts to one line."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in sorted(self.commands.items())])
 
 
 class GroupedCommand(click.Command):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from app.cli.offline import NO_MODEL
+from app.cli.no_model import NO_MODEL
 from app.cli.printable import printable, printable_lines
 from deployments.backends.python.auto_complete import complete
 from deployments.free_memory import free_memory_bytes

@@ -19,7 +19,7 @@ def compare(told: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
             yield Finding(ERROR, "nodes", f"{package} differs: {listed}")
             same = False
     if same:
-        yield Finding(OK, "nodes", f"{len(told)} nodes with the same versions")
+        yield Finding(OK, "nodes", f"{len(told)} {'node' if len(told) == 1 else 'nodes'} with the same versions")
 
 
 def versions() -> dict[str, str]:

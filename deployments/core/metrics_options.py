@@ -40,13 +40,13 @@ class MetricsOptions(ByName):
         for entry in given:
             key, equals, value = entry.partition("=")
             if not equals:
-                raise ValueError(f"--metrics-config has the form <setting>=<value>, got {entry!r}")
+                raise ValueError(f"has the form <setting>=<value>, got {entry!r}")
             if key == "summary_quantiles":
                 quantiles = _quantiles(value)
             elif key not in _SETTINGS:
-                raise ValueError(f"--metrics-config knows no setting {key!r}")
+                raise ValueError(f"knows no setting {key!r}")
             elif value.lower() not in _BOOLEANS:
-                raise ValueError(f"--metrics-config {key} is true or false, got {value!r}")
+                raise ValueError(f"{key} is true or false, got {value!r}")
             else:
                 flags[key] = _BOOLEANS[value.lower()]
         counters, summaries, histograms = (flags.get(name, name == "counter_latencies") for name in _SETTINGS)
@@ -65,8 +65,8 @@ def _quantiles(value: str) -> tuple[float, ...]:
         except ValueError:
             number = allowed = -1.0
         if not colon or not 0 <= number <= 1 or not 0 <= allowed <= 1:
-            raise ValueError(f"--metrics-config summary_quantiles has the form <quantile>:<error>,..., got {value!r}")
+            raise ValueError(f"summary_quantiles has the form <quantile>:<error>,..., got {value!r}")
         found[number] = None
     if len(found) > _MAX_QUANTILES:
-        raise ValueError(f"--metrics-config summary_quantiles has more than {_MAX_QUANTILES}")
+        raise ValueError(f"summary_quantiles has more than {_MAX_QUANTILES}")
     return tuple(found)

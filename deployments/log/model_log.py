@@ -23,13 +23,15 @@ _VERSION: Final = r"v\d+(?:-cpu|-any|-gpu\d+)?"
 class ModelLog:
     """Finds a model's lines in the last 4 MiB of each file, the newest first, and in no more than 16 MiB.
 
-    Replicas of its own log nothing else. Of the file that packed models share, and of the controller's, the lines that
-    name the model count, with those that continue them.
+    Replicas of its own log nothing else. Of the file that packed models share, of the ingresses', which embedded models
+    share, and of the controller's, the lines that name the model count, with those that continue them. Ingresses are
+    asked for what they have where no replica has logged a line.
     """
 
     def __init__(self, model: str, folder: Path) -> None:
         self.own = _newest(folder, app_name(model), _VERSION)
         self.shared = [] if self.own else _newest(folder, PACKED_APP, PACKED_DEPLOYMENT)
+        self._ingresses = [] if self.own else _newest(folder, "eagleray", "Ingress")
         self._controller = _newest(folder, "eagleray", "RepositoryController")
         # Our lines have texts as they stand in JSON, those of others as they are.
         name = "|".join(re.escape(each) for each in dict.fromkeys((model, escaped(model))))
@@ -40,12 +42,14 @@ class ModelLog:
 
     @property
     def files(self) -> list[Path]:
-        """The files of replicas, oldest first."""
-        return self.own or self.shared
+        """The files in which the model may have logged: its replicas', or those that it shares."""
+        return self.own or [*self.shared, *self._ingresses]
 
     def last(self, count: int, *, controller: bool = False) -> list[tuple[str, str]]:
         """Return file and line of the last ones; those of the controller come first, where they are wanted."""
-        found = self._last_of(self.files, count, _MAX_BYTES)
+        found = self._last_of(self.own or self.shared, count, _MAX_BYTES)
+        if not found:
+            found = self._last_of(self._ingresses, count, _MAX_BYTES)
         if controller:
             # What the replicas' files have does not use up what may be read of the controller's.
             found.extendleft(reversed(self._last_of(self._controller, count - len(found), _TAIL_BYTES)))

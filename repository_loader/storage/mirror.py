@@ -15,7 +15,7 @@ from repository_loader.storage.model_cache import ModelCache
 from repository_loader.storage.model_source import ModelSource, fetch_all, source_of
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from repository_loader.storage.stores import open_store
-from repository_loader.subfolders import is_text, subfolders
+from repository_loader.subfolders import broken_links, is_text, subfolders
 
 _INDEX: Final = ".index.json"
 _CONFIG: Final = "config.pbtxt"
@@ -27,7 +27,8 @@ class RepositoryFolder:
     """A repository to read.
 
     `models` are the names of the folders in it, each with whether it may be a model: a hidden one, and `lost+found`,
-    has to have a `config.pbtxt`. `warnings` say of what an earlier state is used.
+    has to have a `config.pbtxt`. `warnings` say of what an earlier state is used, and which
+    links lead to nothing.
     """
 
     address: str
@@ -70,6 +71,7 @@ def local_folder(repository: str, cache_dir: str) -> RepositoryFolder:
             path,
             path,
             {name: not _is_hidden(name) or os.path.isfile(os.path.join(path, name, _CONFIG)) for name in names},
+            tuple(f"{name!a} is a link to nothing, and no model; ignored" for name in broken_links(path)),
         )
     try:
         root = Path(cache_dir).expanduser().absolute()

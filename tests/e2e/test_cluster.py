@@ -109,7 +109,7 @@ def test_log_names_a_mistyped_variable(cluster: Cluster, deployed: str) -> None:
 def test_doctor_compares_the_nodes(cluster: Cluster, deployed: str) -> None:
     done = run(EAGLERAY, "doctor", "--json", "--ray-address", cluster.address, env=cluster.env, timeout_s=120)
     findings = [finding["text"] for finding in json.loads(done.stdout) if finding["check"] == "nodes"]
-    assert findings == ["1 nodes with the same versions"], done.stderr
+    assert findings == ["1 node with the same versions"], done.stderr
 
 
 def test_logs_are_found_where_serve_writes_them(cluster: Cluster, deployed: str) -> None:

@@ -436,12 +436,12 @@ def test_doctor_looks_on_the_nodes_of_the_server_that_is_asked(server: Server) -
     assert [each for each in of_node if each[0] in alike] == [
         (each["check"], each["text"]) for each in here if each["check"] in alike
     ]
-    assert [each["text"] for each in findings if not each["node"]] == ["1 nodes with the same versions"]
+    assert [each["text"] for each in findings if not each["node"]] == ["1 node with the same versions"]
     text = command(server, "doctor")
     assert f"[{node[:8]}] ok  ray token: this server's Ray is closed by a token\n" in text.output
     assert (text.exit_code, text.output.splitlines()[-1]) == (
         done.exit_code,
-        "ok  nodes: 1 nodes with the same versions",
+        "ok  nodes: 1 node with the same versions",
     )
     assert command(server, "doctor", "--ray-address", "auto").exit_code == 2
 

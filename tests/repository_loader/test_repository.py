@@ -1,3 +1,4 @@
+import os
 import threading
 from pathlib import Path
 
@@ -247,6 +248,39 @@ def test_a_folder_that_cannot_be_looked_at_is_its_own_models_fault_alone(tmp_pat
         "loop": "the folder of model 'loop' cannot be read: Too many levels of symbolic links",
         "m": None,
     }
+
+
+def test_what_of_a_model_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {**python_model("config"), **python_model("version")})
+    for path in ("config/config.pbtxt", "version/2"):
+        (tmp_path / path).unlink(missing_ok=True)
+        (tmp_path / path).symlink_to(os.path.basename(path))
+    models = load_repositories([str(tmp_path)], LoaderOptions(), None).models
+    assert {name: model.failure for name, model in models.items()} == {
+        "config": "'config.pbtxt' of model 'config' cannot be read: Too many levels of symbolic links",
+        "version": "'2' of model 'version' cannot be read: Too many levels of symbolic links",
+    }
+
+
+def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+    write(tmp_path, python_model("m"))
+    (tmp_path / "gone").symlink_to("/nowhere")
+    (tmp_path / "m/2").symlink_to("/nowhere")
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    (finding,) = snapshot.findings
+    assert (finding.severity, finding.path) == ("warning", str(tmp_path))
+    assert finding.message == "'gone' is a link to nothing, and no model; ignored"
+    told = [each.message for each in snapshot.models["m"].findings]
+    assert "ignore '2' which is a link to nothing" in told
+
+
+def test_a_model_without_a_version_folder_is_told_what_one_is(tmp_path: Path) -> None:
+    write(tmp_path, {"m/model.onnx": FIXED_ONNX, "m/config.pbtxt": 'backend: "onnxruntime"'})
+    model = load_one(tmp_path)
+    assert model.failure == "at least one version must be available under the version policy of model 'm'"
+    assert "there is no version folder here: a number, as '1', with the model's files in it" in [
+        each.message for each in model.findings
+    ]
 
 
 def test_loads_only_what_is_asked_for_and_what_it_needs(tmp_path: Path) -> None:

@@ -47,20 +47,22 @@ def status(server: RemoteServer, as_json: bool, watch: bool) -> None:
     help="Values (1,2,3), JSON, a text, or @FILE: .npy, .json, .txt, an image. Several for several inputs.",
 )
 @click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only these outputs.")
-@click.option("--version", "version", default="", help="Version of the model; left out: the server chooses.")
+@click.option(
+    "--version", "version", type=click.IntRange(min=0), help="Version of the model; left out: the server chooses."
+)
 @server_options
 def infer(
     model: str,
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
-    version: str,
+    version: int | None,
     server: RemoteServer,
     as_json: bool,
 ) -> None:
     """Ask a model, and print what it answers."""
     from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes
 
-    path = f"/v2/models/{quoted(model)}" + (f"/versions/{quoted(version)}" if version else "")
+    path = f"/v2/models/{quoted(model)}" + (f"/versions/{version}" if version is not None else "")
     wanted = {each["name"]: each for each in server.get(path)["inputs"]}
     described, content = [], b""
     for name, value in _by_name(inputs, list(wanted)).items():
@@ -159,8 +161,8 @@ def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, 
         return
     for row in rows or [{"name": model}]:
         reason = f": {row['reason']}" if row.get("reason") else ""
-        text = f"{row['name']} {row.get('version', '')} {row.get('state', 'not loaded')}{reason}"
-        click.echo(printable_lines(text))
+        words = (row["name"], row.get("version", ""), row.get("state", "not loaded"))
+        click.echo(printable_lines(" ".join(filter(None, words)) + reason))
 
 
 def _rows_of(server: RemoteServer, model: str) -> list[dict[str, Any]]:

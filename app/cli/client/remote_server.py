@@ -96,11 +96,15 @@ class RemoteServer:
         except http.client.BadStatusLine:
             raise click.ClickException(f"what listens at {self.url} does not answer in HTTP/1.1") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise click.ClickException(f"no server can be reached at {self.url}: {error}") from None
+            raise click.ClickException(f"no server can be reached at {self.url}: {_reason(error)}") from None
         if 300 <= status < 400:
             raise click.ClickException(f"{self.url} says that it is at {answered.get('Location')} ({status})")
         if status >= 400 and status not in also:
-            raise click.ClickException(f"{_sentence(content) or http.client.responses.get(status)} ({status})")
+            if sentence := _sentence(content):
+                hint = "; --api-key or EAGLERAY_CLIENT_KEY gives one" if status == 401 else ""
+                raise click.ClickException(f"{sentence} ({status}){hint}")
+            answer = http.client.responses.get(status, "with an error")
+            raise click.ClickException(f"{self.url} answers {answer} ({status}): {_OTHER}")
         return status, answered, content
 
     def _exchange(
@@ -164,6 +168,12 @@ def _json(body: bytes, kind: type) -> Any:
     return answer
 
 
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there; `eagleray serve` starts one, and --url says where another is"
+    return str(error)
+
+
 def _sentence(body: bytes) -> str:
     try:
         return printable_lines(str(json.loads(body)["error"]))
@@ -193,10 +203,24 @@ def server_options(command: Callable[..., Any], url: str = "http://127.0.0.1:800
             multiple=True,
             metavar="NAME=VALUE",
             envvar="EAGLERAY_CLIENT_HEADERS",
+            show_envvar=True,
             help="Header of every request, as a restricted API expects one; several.",
         ),
-        click.option("--api-key", default="", envvar="EAGLERAY_CLIENT_KEY", help="API key; better in the environment."),
-        click.option("--url", default=default, envvar="EAGLERAY_CLIENT_URL", help="Where the server is."),
+        click.option(
+            "--api-key",
+            default="",
+            envvar="EAGLERAY_CLIENT_KEY",
+            show_envvar=True,
+            help="API key; better in the environment.",
+        ),
+        click.option(
+            "--url",
+            default=default,
+            show_default=bool(default),
+            envvar="EAGLERAY_CLIENT_URL",
+            show_envvar=True,
+            help="Where the server is.",
+        ),
     ):
         asking = option(asking)
     return asking

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from app.cli.client.remote_server import RemoteServer, server_options
+from app.cli.option_groups import CommandList
 from app.cli.printable import printable
 
 
-@click.group()
+@click.group(cls=CommandList)
 def repository() -> None:
     """Register repositories with a server in explicit mode, unregister and list them."""
 

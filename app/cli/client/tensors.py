@@ -35,7 +35,8 @@ def read_tensor(name: str, given: str, datatype: str, shape: list[int]) -> np.nd
             array = _as_type(array, BY_NAME[datatype].numpy)
         return _fit(array, shape)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise click.UsageError(f"input '{name}' ({datatype} {shape}): {error}") from None
+        reason = f"{given[1:]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
+        raise click.UsageError(f"input '{name}' ({datatype} {shape}): {reason}") from None
 
 
 def to_bytes(array: np.ndarray, datatype: str) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from app.cli import local_server
 from app.cli.local_ray import RayOptions, StartFailed
 from app.cli.local_server import LocalServer, example_request, for_url
+from app.cli.no_model import NO_MODEL
 from app.settings import Settings
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
 
@@ -139,3 +140,12 @@ def test_whatever_fails_at_the_start_is_one_sentence_after_everything_has_stoppe
     with pytest.raises(StartFailed) as raised:
         server.run()
     assert str(raised.value).startswith(f"{text}\n  logs: ") and done == ["shut down"]
+
+
+@pytest.mark.parametrize(("mode", "told"), [("none", True), ("poll", True), ("explicit", False)])
+def test_repositories_without_models_are_said_to_have_none(
+    mode: str, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(model_repository=("/m",), model_control_mode=mode)  # type: ignore[arg-type]
+    LocalServer(settings, RayOptions(dashboard=False))._announce(Directory(), {"grpc": 8001})
+    assert (NO_MODEL in capsys.readouterr().out) == told

@@ -59,6 +59,16 @@ def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:
     assert "has no process of its own" in done.stderr
 
 
+def test_of_an_embedded_model_the_lines_of_the_ingress_that_name_it(folder: Path) -> None:
+    (folder / "replica_eagleray_Ingress_abc.log").write_text(
+        "loaded 'held' version 1\nloaded 'small'\nloaded 'other'\n"
+    )
+    done = run(EAGLERAY, "logs", "held", "--folder", str(folder))
+    assert (done.returncode, done.stdout) == (0, "loaded 'held' version 1\n")
+    assert "has no process of its own" in done.stderr
+    assert run(EAGLERAY, "logs", "small", "--folder", str(folder)).stdout.startswith("loaded 'small' version 1\n")
+
+
 def test_lines_command_no_terminal(tmp_path: Path) -> None:
     (tmp_path / "replica_digits_v1_abc.log").write_text("INFO printed \x1b]52;c;ZXZpbA==\x07\n")
     done = run(EAGLERAY, "logs", "digits", "--folder", str(tmp_path))
@@ -67,8 +77,8 @@ def test_lines_command_no_terminal(tmp_path: Path) -> None:
 
 def test_no_line_is_an_error(folder: Path) -> None:
     done = run(EAGLERAY, "logs", "nobody", "--folder", str(folder))
-    assert done.returncode == 1
-    assert "no replica on this machine has logged a line that names 'nobody'" in done.stderr
+    told = "Error: no replica on this machine has logged a line that names 'nobody'\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 def test_no_log_is_an_error(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
 """`serve --help` under headings."""
 
 import re
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from app.cli.main import main
 from tests.serving import EAGLERAY, run
 
 
@@ -21,3 +26,38 @@ def test_flags_stand_under_headings() -> None:
         ("--num-gpus", "Ray"),
     ):
         assert flag in sections[heading], flag
+
+
+@pytest.mark.parametrize("command", [[], ["repository"]])
+def test_each_command_is_listed_with_a_whole_sentence(command: list[str]) -> None:
+    text = CliRunner().invoke(main, [*command, "--help"]).output
+    listed = re.split(r"^  \w\S*  ", text.partition("Commands:\n")[2], flags=re.MULTILINE)[1:]
+    assert len(listed) >= 3
+    assert not [each for each in listed if "..." in each or not each.strip().endswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (["--model-repository=/m"], "--model-repository is a flag of `eagleray serve`"),
+        (["serve", "/m"], "'/m' stands without a flag; repositories are given by --model-repository"),
+        (["--no-such-flag"], "No such option '--no-such-flag'."),
+    ],
+    ids=" ".join,
+)
+def test_a_line_that_is_almost_one_of_serve_is_told_what_lacks(line: list[str], told: str) -> None:
+    done = CliRunner().invoke(main, line)
+    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
+
+
+@pytest.mark.parametrize("separator", [":", ","])
+def test_several_repositories_in_one_flag_are_told_to_be_given_one_by_one(separator: str, tmp_path: Path) -> None:
+    both = separator.join([str(tmp_path), "/nowhere"])
+    done = CliRunner().invoke(main, ["plan", "--model-repository", both])
+    told = f"the model repository {both} is not a folder; give --model-repository once for each of several"
+    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
+
+
+def test_what_metrics_config_refuses_names_the_flag_once(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["plan", str(tmp_path), "--metrics-config", "foo"])
+    assert done.output.splitlines()[-1] == "Error: --metrics-config: has the form <setting>=<value>, got 'foo'"

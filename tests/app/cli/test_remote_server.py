@@ -148,11 +148,11 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"x"', b"", b"<html>"], ids=repr)
-def test_a_server_of_something_else_is_one_sentence(body: bytes) -> None:
+@contextmanager
+def something_else(status: int, body: bytes) -> Iterator[str]:
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -165,15 +165,48 @@ def test_a_server_of_something_else_is_one_sentence(body: bytes) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"x"', b"", b"<html>"], ids=repr)
+def test_a_server_of_something_else_is_one_sentence(body: bytes) -> None:
+    with something_else(200, body) as url:
         for command in [*(f"{each} --url {url}" for each in COMMANDS), f"top --once {url}"]:
             done = CliRunner().invoke(main, command.split())
             # An empty index is one; the model is not in it.
             if body != b"[]" or command.startswith(("status", "traffic", "infer", "logs", "doctor", "top")):
                 assert (done.exit_code, len(done.output.splitlines())) == (1, 1), (command, done.output)
                 assert done.output.endswith("is it Eagleray's?\n"), (command, done.output)
-        server.shutdown()
-        thread.join()
+
+
+def test_a_server_of_something_else_that_has_no_such_page_is_named() -> None:
+    with something_else(404, b"<html>") as url:
+        for command in [*(f"{each} --url {url}" for each in COMMANDS), f"top --once {url}"]:
+            done = CliRunner().invoke(main, command.split())
+            assert (done.exit_code, done.output) == (1, f"Error: {url} answers Not Found (404): is it Eagleray's?\n")
+
+
+def test_who_has_no_key_is_told_how_to_give_one() -> None:
+    with something_else(401, b'{"error": "this server expects an API key"}') as url:
+        done = CliRunner().invoke(main, ["status", "--url", url])
+    told = "this server expects an API key (401); --api-key or EAGLERAY_CLIENT_KEY gives one"
+    assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
+
+
+def test_where_no_server_runs_it_says_what_to_do() -> None:
+    done = CliRunner().invoke(main, ["status", "--url", "http://127.0.0.1:1"])
+    told = "nothing listens there; `eagleray serve` starts one, and --url says where another is"
+    assert done.output == f"Error: no server can be reached at http://127.0.0.1:1: {told}\n"
+
+
+def test_the_help_names_the_variables_and_the_default() -> None:
+    text = " ".join(CliRunner().invoke(main, ["status", "--help"]).output.split())
+    assert "[env var: EAGLERAY_CLIENT_URL; default: http://127.0.0.1:8000]" in text
+    assert "[env var: EAGLERAY_CLIENT_KEY]" in text and "[env var: EAGLERAY_CLIENT_HEADERS]" in text
 
 
 def test_a_port_that_does_not_speak_http_is_one_sentence() -> None:

@@ -56,7 +56,7 @@ BAD = {
     "fraction": ("1.5", "INT32", [1], "expected integers"),
     "texts for numbers": ('["a"]', "INT32", [1], "expected numbers"),
     "nested too deep": ("[" * 100_000, "INT32", [1], "recursion"),
-    "no file": ("@/nowhere.npy", "FP32", [1], "No such file"),
+    "no file": ("@/nowhere.npy", "FP32", [1], "input 'X' (FP32 [1]): /nowhere.npy: No such file or directory"),
 }
 
 

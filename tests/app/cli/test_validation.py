@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.main import main
+from app.cli.no_model import NO_MODEL
 from app.cli.validation import Validation
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.first_state import read_desired_state
@@ -122,4 +123,4 @@ def test_plan_says_every_model_and_its_reason_whole_and_in_a_line(
 def test_a_repository_without_models_is_said_to_have_none(tmp_path: Path) -> None:
     for command in ("validate", "plan"):
         done = CliRunner().invoke(main, [command, str(tmp_path)])
-        assert (done.exit_code, done.output) == (0, "there is no model\n")
+        assert (done.exit_code, done.output) == (0, f"{NO_MODEL}\n")

@@ -188,6 +188,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_model_logs.py::test_the_lines_of_a_models_replicas",
         CLUSTER + "test_logs_are_found_where_serve_writes_them",
         "app/cli/test_model_logs.py::test_of_a_packed_model_the_lines_that_name_it",
+        "app/cli/test_model_logs.py::test_of_an_embedded_model_the_lines_of_the_ingress_that_name_it",
         "e2e/test_traffic.py::test_logs_are_printed_by_the_server_that_is_asked",
     ),
     "the newest 12 MiB of them": (
