@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.checked_load import write_doubles
 from tests.controller_steps.asking import Addresses
+from tests.controller_steps.bystanders import write_bystanders
 from tests.controller_steps.cluster import CODE, FAILING, Cluster, X, asked_beside, parameter, write
 from tests.controller_steps.operations import Operation
 from tests.controller_steps.steps import Steps
@@ -31,6 +31,7 @@ walks = pytest.mark.timeout(3600)
 
 FLAGS = ("--num-cpus", "4", "--no-dashboard", "--ingresses-per-node", "2", "--health-check-period-s", "0.5")
 EXPLICIT = ("--model-control-mode", "explicit", "--load-model", "doubles", "--load-model", "shared")
+EXPLICIT += ("--load-model", "beside_*")
 POLL_S, QUIET_S = 0.5, 0.5
 POLL = ("--model-control-mode", "poll", "--repository-poll-secs", str(POLL_S), "--repository-quiet-secs", str(QUIET_S))
 BROKEN = "nonesuch"
@@ -47,11 +48,12 @@ ensemble_scheduling {
 
 def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
     steps = Steps(folder)
+    bystanders = write_bystanders(repository)
     server = Server(repository, folder / "log", *FLAGS, *flags, env=steps.env())
     try:
         server.wait_ready()
         addresses = Addresses(server.address, grpc_address(server.log()))
-        cluster = Cluster(addresses, repository, server.descendants, steps)
+        cluster = Cluster(addresses, repository, server.descendants, steps, bystanders)
         with asked_beside(cluster):
             yield cluster
         server.stop()
@@ -62,7 +64,6 @@ def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("repository")
-    write_doubles(root, "doubles")
     for version in (1, 2, 3):
         write(root, "shared", version, version, "version_policy { all {} }" + parameter("placement", "packed"))
     (root / "shared/3/model.py").write_text(FAILING)
@@ -72,7 +73,6 @@ def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def polled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("polled")
-    write_doubles(root, "doubles")
     write(root, "changes", 1)
     yield from start(root, tmp_path_factory.mktemp("polled-log"), *POLL)
 
@@ -130,7 +130,7 @@ def loads(cluster: Cluster, placement: str) -> list[Operation]:
     ONE = "version_policy { specific { versions: 1 } }"
     asked = {"model": "model"}
     return [
-        Operation("load", load(), shows("1"), prepare=write_first),
+        Operation("load", load(), shows("1"), brings=("model",), prepare=write_first),
         Operation("reload", load(), shows("1"), **asked, before={1}, after={2}, last={2}, prepare=writes(2)),
         Operation("load of files", load(sent), shows("1"), **asked, before={2}, after={3}, last={3}),
         Operation("load without files", load(), shows("1"), **asked, before={3}, after={2}, last={2}),
@@ -184,6 +184,7 @@ def loads(cluster: Cluster, placement: str) -> list[Operation]:
             before={2},
             after={2},
             last={2},
+            brings=("pipe", "part"),
             prepare=write_ensemble,
         ),
         Operation(
@@ -294,6 +295,7 @@ def repositories(cluster: Cluster, root: Path) -> list[Operation]:
             "load of another repository",
             lambda: cluster.control("later", "load"),
             lambda: cluster.ready("later") == ["1"] and cluster.answer("later") == 7,
+            brings=("later",),
         ),
         Operation(
             "unload of another repository",
@@ -357,7 +359,9 @@ def scaling(cluster: Cluster, rising: Rising) -> list[Operation]:
         assert cluster.answer("scales") == 1
 
     return [
-        Operation("load of a model that scales", lambda: cluster.control("scales", "load"), replicas(0)),
+        Operation(
+            "load of a model that scales", lambda: cluster.control("scales", "load"), replicas(0), brings=("scales",)
+        ),
         Operation("two replicas", rising.rise, replicas(2)),
         Operation("no replica", rising.fall, replicas(0)),
         Operation("one request", ask, replicas(0)),
@@ -412,7 +416,7 @@ def polls(cluster: Cluster) -> list[Operation]:
         Operation(
             "version that is removed", only_first, ready("changes", "1"), **given, before=both, after=both, last={1}
         ),
-        Operation("model that is added", lambda: write(root, "comes", 7), ready("comes", "1")),
+        Operation("model that is added", lambda: write(root, "comes", 7), ready("comes", "1"), brings=("comes",)),
         Operation("model that is removed", leave, ready("comes")),
     ]
 
