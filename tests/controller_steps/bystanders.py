@@ -1,11 +1,10 @@
 """Models that no command names: each ingress says that they, and the server, are ready, and answers for them, throughout."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -46,7 +45,7 @@ class Bystanders:
     def watched(self, comes: Collection[str]) -> Iterator[list[str]]:
         """Ask until the block ends; yields what was wrong.
 
-        The server need not be ready while a model that `comes` is not.
+        The server need not be ready while a model that `comes` is LOADING.
         """
         wrong: list[str] = []
         self._connect()
@@ -89,14 +88,7 @@ class Bystanders:
         health = client.get("/v2/health/ready").status
         if health != 200:
             rows += client.request("POST", "/v2/repository/index").json
-            if not any(map(partial(_is_coming, comes), rows)):
-                found.append(f"the server is not ready ({health}): {[row for row in rows if not _is_ready(row)]}")
-        wrong += [f"{time.monotonic():.2f}: ingress {pid}: {each}" for each in found]
-
-
-def _is_ready(row: Mapping[str, Any]) -> bool:
-    return row.get("state") == "READY" and not row.get("reason")
-
-
-def _is_coming(comes: Collection[str], row: Mapping[str, Any]) -> bool:
-    return row["name"] in comes and not _is_ready(row)
+            others = [row for row in rows if row.get("state") != "READY"]
+            if not any(row["name"] in comes and row.get("state") == "LOADING" for row in others):
+                found.append(f"the server is not ready ({health}): {others}")
+        wrong += [f"{time.strftime('%X')} ingress {pid}: {each}" for each in found]
