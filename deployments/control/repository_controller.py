@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -12,7 +13,7 @@ from ray import serve
 
 from deployments.control.canary_watch import CanaryWatch
 from deployments.control.client_settings import ClientSettings
-from deployments.control.cluster_reader import ClusterReader, living_actors
+from deployments.control.cluster_reader import ClusterReader, living_actors, living_replicas
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
@@ -101,7 +102,7 @@ class RepositoryController:
         self._counters = NodeCounters(node)
         self._scaler = Scaler(self._loop, self._counters)
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
-        self._status = StatusReader()
+        self._status = StatusReader(partial(living_replicas, self._app, options.ingress))
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)
