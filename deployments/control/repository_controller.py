@@ -124,6 +124,8 @@ class RepositoryController:
         self._refused_until_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
+        self._first_known = asyncio.Event()
+        """What who knows nothing may follow: nothing ran before, or the status is known."""
         self._wake = asyncio.Event()
         self._watched: dict[tuple[str, str], Callable[[], None]] = {}
         self._tasks = [
@@ -214,12 +216,12 @@ class RepositoryController:
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 5 s.
 
-        A follower that knows nothing hears of the models once the repositories have been read; one that follows an
-        earlier controller only once this one knows their states too.
+        A follower that knows nothing hears of the models once the repositories have been read. Where some run already,
+        it does once this controller knows their states too, as does one that follows an earlier controller.
         """
         try:
             async with asyncio.timeout(_WATCH_S):
-                await (self._status_known if epoch else self._models_known).wait()
+                await (self._status_known if epoch else self._first_known).wait()
                 return await self._publisher.news(epoch, generation)
         except TimeoutError:
             return None
@@ -323,6 +325,7 @@ class RepositoryController:
         """
         runs, refused = await asyncio.to_thread(self._reconciler.look, desired)
         if not runs and not self._state.inherited:
+            self._first_known.set()
             return True
         if refused:
             self._refused = refused
@@ -338,6 +341,7 @@ class RepositoryController:
         if verdicts is None:
             return []
         self._status_known.set()
+        self._first_known.set()
         return verdicts
 
     async def _read(self) -> DesiredState:

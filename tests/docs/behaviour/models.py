@@ -43,6 +43,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_model_table.py::test_an_ingress_that_has_gone_counts_no_more",
         "e2e/test_uneven_ingresses.py::test_an_embedded_model_serves_where_it_has_loaded_and_says_where_it_has_not",
     ),
+    "One that has yet to load it says LOADING": (
+        "app/service/test_metadata.py::test_the_index_says_what_became_here_of_an_embedded_model_that_others_serve",
+    ),
     "Its load is answered when every ingress": (
         "e2e/test_uneven_ingresses.py::test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
         "app/ingress/test_cluster_control.py::test_a_load_waits_for_no_model_that_failed_here",
