@@ -59,8 +59,7 @@ def cluster(nodes: campaign.Cluster, tmp_path_factory: pytest.TempPathFactory) -
     cluster = Cluster(
         addresses, root, lambda: [*nodes.head.descendants(), *nodes.node.descendants()], steps, bystanders
     )
-    for name in (*bystanders, "model", "shared"):
-        wait_until(lambda name=name: cluster.get(f"/v2/models/{name}/ready").status == 200, name, 60)
+    wait_until(lambda: {cluster.get("/v2/health/ready").status for _ in range(10)} == {200}, "all models", 60)
     with asked_beside(cluster):
         yield cluster
 
