@@ -70,13 +70,16 @@ class DirectoryFollower:
 
     async def _follow(self) -> None:
         directory = self._directory
-        news = await self._ask(directory.epoch, directory.generation)
-        if news is not None and news["epoch"] != directory.epoch and (self._embedded or directory.client_state):
-            # A controller that has just started does not know what is loaded here, nor what clients have set.
+        told = directory.epoch
+        news = await self._ask(told, directory.generation)
+        while news is not None and news["epoch"] != told and (self._embedded or directory.client_state):
+            # A controller that has just started does not know what is loaded here, nor what clients have set. Where it
+            # dies meanwhile, it is its successor that answers, and knows nothing of that either.
+            told = news["epoch"]
             if self._embedded:
                 await self._report_embedded()
             await answer(self._controller.restore_client_state.remote(directory.client_state))
-            news = await self._ask("", -1)
+            news = await self._ask(told, -1)
         if news is None:
             return
         directory.take(news)

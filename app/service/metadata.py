@@ -6,7 +6,7 @@ from app.service.example_body import example_body
 from app.service.health import UNREADY
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import READY, UNAVAILABLE, VersionEntry
+from deployments.control.directory import LOADING, READY, UNAVAILABLE, VersionEntry
 from protocol.model_metadata import model_metadata, server_metadata
 
 
@@ -69,6 +69,8 @@ class Metadata:
     def state(self, name: str, number: int, version: VersionEntry) -> tuple[str, str]:
         """Return the state of a model version as seen from here, and the reason for it."""
         if version.state == READY and not self._models.version_ready(name, number, version):
+            if self._models.loads_here(name, number):
+                return LOADING, ""
             return UNAVAILABLE, self._models.fault(name, number)
         if version.state == READY and not self._models.says_ready(name, number):
             return UNAVAILABLE, UNREADY

@@ -4,7 +4,7 @@ import asyncio
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.control.directory import NO_REPLICA, READY, Directory, VersionEntry
+from deployments.control.directory import LOADING, NO_REPLICA, READY, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target, VersionTarget
 from deployments.replica.model_host import ModelHost
@@ -53,12 +53,21 @@ class Models:
         return self.directory.settled and self.reached()
 
     def reached(self) -> bool:
-        """Whether it is known here which models there are, and every one that has loaded can be reached."""
+        """Whether it is known here which models there are, and every one that has loaded can be reached.
+
+        A controller that has just begun may have said LOADING of what others serve: it has heard of what can be reached
+        here soon, and what this process hosts itself is waited for.
+        """
         return self.directory.known and all(
-            state.state != READY or state.held or self.version_ready(name, number, state)
+            state.held or self._is_as_told(name, number, state)
             for name, entry in self.directory.models.items()
             for number, state in entry.versions.items()
         )
+
+    def _is_as_told(self, name: str, number: int, state: VersionEntry) -> bool:
+        if state.state == LOADING:
+            return not self.loads_here(name, number) and not self.version_ready(name, number, state)
+        return state.state != READY or self.version_ready(name, number, state)
 
     def _all_ready(self, name: str) -> bool:
         entry = self.directory.models.get(name)
@@ -77,6 +86,11 @@ class Models:
     def _failed_here(self, name: str, version: int) -> bool:
         row = self.directory.embedded.get(f"{name}/{version}")
         return row is not None and self._host.failed(name, version, row["digest"])
+
+    def loads_here(self, name: str, version: int) -> bool:
+        """Whether this process is to host a version, and has neither loaded it nor failed to."""
+        hosts = f"{name}/{version}" in self.directory.embedded
+        return hosts and self._host.target(name, version) is None and not self._failed_here(name, version)
 
     def require_known(self) -> None:
         """Raise Unavailable, with Triton's text, while nothing is known of any model."""

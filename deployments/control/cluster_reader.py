@@ -20,6 +20,11 @@ def living_actors() -> set[str]:
     return {each["name"] for each in list_named_actors(all_namespaces=True)}
 
 
+def living_replicas(app: str, deployment: str) -> set[str]:
+    """Return the names of those of a deployment's actors that live, start or end; blocks."""
+    return {name for name in living_actors() if f"{app}#{deployment}#" in name}
+
+
 class ClusterReader:
     """Reads the facts; a node's GPUs are asked once. `given_gpu_memory_bytes`, unless 0, stands in for their answer."""
 

@@ -57,7 +57,7 @@ class ModelTable:
         self.models: dict[str, ModelEntry] = {}
         self.plan = Plan()
         self.deployments: tuple[DeploymentPlan, ...] = ()
-        self.reports = EmbeddedReports()
+        self.reports = EmbeddedReports(clock)
         self.moving: set[tuple[str, int]] = set()
         """The versions that are on trial in another place than that which the table tells of."""
         self.moved = False

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -12,7 +13,7 @@ from ray import serve
 
 from deployments.control.canary_watch import CanaryWatch
 from deployments.control.client_settings import ClientSettings
-from deployments.control.cluster_reader import ClusterReader, living_actors
+from deployments.control.cluster_reader import ClusterReader, living_actors, living_replicas
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
@@ -101,7 +102,7 @@ class RepositoryController:
         self._counters = NodeCounters(node)
         self._scaler = Scaler(self._loop, self._counters)
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
-        self._status = StatusReader()
+        self._status = StatusReader(partial(living_replicas, self._app, options.ingress))
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)
@@ -123,6 +124,8 @@ class RepositoryController:
         self._refused_until_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
+        self._first_known = asyncio.Event()
+        """What who knows nothing may follow: nothing ran before, or the status is known."""
         self._wake = asyncio.Event()
         self._watched: dict[tuple[str, str], Callable[[], None]] = {}
         self._tasks = [
@@ -213,12 +216,12 @@ class RepositoryController:
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 5 s.
 
-        A follower that knows nothing hears of the models once the repositories have been read; one that follows an
-        earlier controller only once this one knows their states too.
+        A follower that knows nothing hears of the models once the repositories have been read. Where some run already,
+        it does once this controller knows their states too, as does one that follows an earlier controller.
         """
         try:
             async with asyncio.timeout(_WATCH_S):
-                await (self._status_known if epoch else self._models_known).wait()
+                await (self._status_known if epoch else self._first_known).wait()
                 return await self._publisher.news(epoch, generation)
         except TimeoutError:
             return None
@@ -322,6 +325,7 @@ class RepositoryController:
         """
         runs, refused = await asyncio.to_thread(self._reconciler.look, desired)
         if not runs and not self._state.inherited:
+            self._first_known.set()
             return True
         if refused:
             self._refused = refused
@@ -337,6 +341,7 @@ class RepositoryController:
         if verdicts is None:
             return []
         self._status_known.set()
+        self._first_known.set()
         return verdicts
 
     async def _read(self) -> DesiredState:

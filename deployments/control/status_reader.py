@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -55,9 +55,14 @@ class Verdict:
 
 
 class StatusReader:
-    """Brings a table of models up to date."""
+    """Brings a table of models up to date.
 
-    def __init__(self) -> None:
+    Args:
+        ingresses: returns the names of the ingresses that there are; blocks.
+    """
+
+    def __init__(self, ingresses: Callable[[], Collection[str]] = tuple) -> None:
+        self._ingresses = ingresses
         self._started = time.monotonic()
         self._replaced: set[tuple[str, str]] = set()
         self._asked: set[tuple[str, str]] = set()
@@ -82,6 +87,8 @@ class StatusReader:
         """
         applications = await asyncio.to_thread(application_states)
         described = await self._describe(table, desired, applications, taking_over=taking_over)
+        waits = any(deployment is None for trial in desired.trials for deployment, _ in _parts(desired, trial))
+        ingresses = await asyncio.to_thread(self._ingresses) if waits else ()
         if table.plan is not desired.plan:
             self._replaced.update(described)
             return None
@@ -92,7 +99,7 @@ class StatusReader:
             asked = all((each.app_name, each.name) in described and _is_healthy(each, applications) for each in packed)
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)
-        return [] if taking_over else self._verdicts(table, desired, applications, described)
+        return [] if taking_over else self._verdicts(table, desired, applications, described, ingresses)
 
     def _take_states(
         self, table: ModelTable, desired: DesiredState, applications: States, described: Described
@@ -219,7 +226,12 @@ class StatusReader:
         return []
 
     def _verdicts(
-        self, table: ModelTable, desired: DesiredState, applications: States, described: Described
+        self,
+        table: ModelTable,
+        desired: DesiredState,
+        applications: States,
+        described: Described,
+        ingresses: Collection[str],
     ) -> list[Verdict]:
         now_s = time.monotonic()
         self._trials = tuple(
@@ -238,7 +250,7 @@ class StatusReader:
             for deployment, model in _parts(desired, trial):
                 digest = HostedModel.of(model, packages).to_dict()["digest"]
                 if deployment is None:
-                    reason = table.reports.reason((model.name, model.version), digest)
+                    reason = table.reports.reason((model.name, model.version), digest, ingresses)
                 else:
                     refusal = table.refused.get(deployment.app_name)
                     reason = refusal or _part(deployment, model, digest, believed, described)

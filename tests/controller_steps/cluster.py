@@ -1,6 +1,6 @@
 """The cluster on which a controller dies, and the models that it serves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import psutil
 
 from tests.checked_load import CheckedLoad
 from tests.controller_steps.asking import Addresses
+from tests.controller_steps.bystanders import Bystanders
 from tests.controller_steps.operations import Walk
 from tests.controller_steps.steps import Steps
 from tests.serving import Endpoint, tensor, title_of
@@ -56,12 +57,17 @@ class Cluster(Endpoint):
     timeout_s = 120.0
 
     def __init__(
-        self, addresses: Addresses, root: Path, processes: Callable[[], list[psutil.Process]], steps: Steps
+        self,
+        addresses: Addresses,
+        root: Path,
+        processes: Callable[[], list[psutil.Process]],
+        steps: Steps,
+        bystanders: Sequence[str],
     ) -> None:
         self.address = addresses.http
         self.root = root
         self.steps = steps
-        self.walk = Walk(addresses, steps)
+        self.walk = Walk(addresses, steps, Bystanders(self.client, processes, bystanders))
         self._processes = processes
 
     def control(self, name: str, verb: str, body: Any = None) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from tests.controller_steps.asking import Addresses, Asking
+from tests.controller_steps.bystanders import Bystanders
 from tests.controller_steps.steps import Kill, Step, Steps
 from tests.serving import wait_until
 
@@ -26,6 +27,7 @@ class Operation:
     `command` does it, and raises unless its answer is as it should be; `ended` says whether the cluster is where it was
     told to go. `model` is asked meanwhile: until the command is answered any of `before` and `after` are right, then
     those of `after`, and when all has ended exactly those of `last`. Where `failure` is in an error, it is the model's.
+    The models that it `brings` are loaded for the first time: the server is not ready before they are.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Operation:
     after: set[int] = field(default_factory=set)
     last: set[int] = field(default_factory=set)
     failure: str = ""
+    brings: tuple[str, ...] = ()
     prepare: Callable[[], None] = _nothing
 
 
@@ -52,9 +55,10 @@ class Walked:
 class Walk:
     """Does operations, one after the other, on one cluster."""
 
-    def __init__(self, addresses: Addresses, steps: Steps) -> None:
+    def __init__(self, addresses: Addresses, steps: Steps, bystanders: Bystanders) -> None:
         self._addresses = addresses
         self._steps = steps
+        self._bystanders = bystanders
         self.walked = Walked()
 
     def do(self, operation: Operation, kills: Sequence[Kill] = ()) -> list[Step]:
@@ -66,6 +70,7 @@ class Walk:
         wrong: list[str] = []
         with ExitStack() as stack:
             operation.prepare()
+            beside = stack.enter_context(self._bystanders.watched(operation.brings))
             asking = (
                 stack.enter_context(Asking(self._addresses, operation.model).running()) if operation.model else None
             )
@@ -82,6 +87,7 @@ class Walk:
             late = asking.wrong(operation.before, operation.after, acknowledged_s, forgives)
             wrong += [f"{each.at_s - acknowledged_s:+.2f} s: {each.tag} {each.error}" for each in late[:5]]
             self.walked.asked += len(asking.asked)
+        wrong += beside[:5]
         died, done = self._steps.died(), self._steps.done()
         self._steps.disarm()
         self.walked.operations += 1

@@ -40,7 +40,11 @@ class Steps:
 
     def env(self) -> dict[str, str]:
         """Return the environment of the server."""
-        return environment(PYTHONPATH=str(HOOK), CONTROLLER_STEPS=str(self._folder))
+        return environment(**self.variables())
+
+    def variables(self) -> dict[str, str]:
+        """Return what is in that environment besides."""
+        return {"PYTHONPATH": str(HOOK), "CONTROLLER_STEPS": str(self._folder)}
 
     def arm(self, kills: Sequence[Kill]) -> None:
         """Count from 1 on from now on; the first controller dies at the first of these, its successor at the next."""

@@ -18,7 +18,7 @@ from ray._raylet import RAY_NODE_ACCELERATOR_TYPE_KEY
 from ray.serve._private import controller, default_impl, replica, router
 from ray.serve._private.application_state import ApplicationStateManager, StatusOverview
 from ray.serve._private.client import ServeControllerClient
-from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, RunningReplicaInfo
+from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, ReplicaID, RunningReplicaInfo
 from ray.serve._private.controller import ServeController
 from ray.serve._private.deployment_scheduler import AvailableNodeResources
 from ray.serve._private.deployment_state import DeploymentStateManager
@@ -50,6 +50,11 @@ def parameters(function: Any) -> list[str]:
 
 def test_ray_is_of_the_version_that_was_tried() -> None:
     assert ray.__version__.startswith("2.60."), "try serve_internals.py on this Ray, then change this line"
+
+
+def test_the_actor_of_a_replica_is_named_by_its_application_and_deployment() -> None:
+    """As `living_replicas` reads it."""
+    assert "eagleray#Ingress#" in ReplicaID("1a2b", DeploymentID("Ingress", "eagleray")).to_full_id_str()
 
 
 def test_router_hears_of_replicas_through_update_replicas() -> None:

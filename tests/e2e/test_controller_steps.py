@@ -4,10 +4,8 @@ A step is what others see of it or what outlives it: a value stored, an applicat
 published or told, a command answered. `make soak` walks through all of them; else a few are taken.
 """
 
-import json
 import os
 import shutil
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.checked_load import write_doubles
 from tests.controller_steps.asking import Addresses
-from tests.controller_steps.cluster import CODE, FAILING, Cluster, X, asked_beside, parameter, write
+from tests.controller_steps.bystanders import write_bystanders
+from tests.controller_steps.cluster import FAILING, Cluster, X, asked_beside, parameter, write
+from tests.controller_steps.model_life import loads, moves
 from tests.controller_steps.operations import Operation
 from tests.controller_steps.steps import Steps
 from tests.hostile.watch import grpc_address
@@ -31,27 +30,19 @@ walks = pytest.mark.timeout(3600)
 
 FLAGS = ("--num-cpus", "4", "--no-dashboard", "--ingresses-per-node", "2", "--health-check-period-s", "0.5")
 EXPLICIT = ("--model-control-mode", "explicit", "--load-model", "doubles", "--load-model", "shared")
+EXPLICIT += ("--load-model", "beside_*")
 POLL_S, QUIET_S = 0.5, 0.5
 POLL = ("--model-control-mode", "poll", "--repository-poll-secs", str(POLL_S), "--repository-quiet-secs", str(QUIET_S))
-BROKEN = "nonesuch"
-STEP = """
-platform: "ensemble"
-input { name: "X" data_type: TYPE_INT32 dims: 1 }
-output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
-ensemble_scheduling {
-  step { model_name: "part" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "MID" } }
-  step { model_name: "model" model_version: -1 input_map { key: "X" value: "MID" } output_map { key: "TAG" value: "TAG" } }
-}
-"""
 
 
 def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
     steps = Steps(folder)
+    bystanders = write_bystanders(repository)
     server = Server(repository, folder / "log", *FLAGS, *flags, env=steps.env())
     try:
         server.wait_ready()
         addresses = Addresses(server.address, grpc_address(server.log()))
-        cluster = Cluster(addresses, repository, server.descendants, steps)
+        cluster = Cluster(addresses, repository, server.descendants, steps, bystanders)
         with asked_beside(cluster):
             yield cluster
         server.stop()
@@ -62,7 +53,6 @@ def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("repository")
-    write_doubles(root, "doubles")
     for version in (1, 2, 3):
         write(root, "shared", version, version, "version_policy { all {} }" + parameter("placement", "packed"))
     (root / "shared/3/model.py").write_text(FAILING)
@@ -72,142 +62,22 @@ def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def polled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("polled")
-    write_doubles(root, "doubles")
     write(root, "changes", 1)
     yield from start(root, tmp_path_factory.mktemp("polled-log"), *POLL)
 
 
-def loads(cluster: Cluster, placement: str) -> list[Operation]:
-    """The life of a model, from its first load to its unload."""
-    root, own = cluster.root, int(placement == "isolated")
-    placed = parameter("placement", placement)
-    everything = "version_policy { all {} }"
-
-    def load(body: Any = None) -> Callable[[], None]:
-        return lambda: cluster.control("model", "load", body)
-
-    def fails() -> None:
-        answer = cluster.post("/v2/repository/models/model/load")
-        assert (answer.status, BROKEN in answer.error) == (400, True), answer.body
-
-    def shows(*versions: str, replicas: int = own) -> Callable[[], bool]:
-        def look() -> bool:
-            return cluster.ready("model") == [*versions] and (
-                placement == "packed" or cluster.replicas("model") == replicas
-            )
-
-        return look
-
-    def instances() -> bool:
-        config = cluster.get("/v2/models/model/config").json
-        return config["instance_group"][0]["count"] == 2 and shows("1", "2", replicas=2 * own)()
-
-    def writes(tag: object, version: int = 1, config: str = "") -> Callable[[], None]:
-        return lambda: write(root, "model", tag, version, placed + config)
-
-    def write_first() -> None:
-        shutil.rmtree(root / "model", ignore_errors=True)
-        writes(1)()
-
-    def write_ensemble() -> None:
-        writes(2, 1, ONE)()
-        write(root, "part", 9, config=parameter("placement", "packed"))
-        (root / "pipe/1").mkdir(parents=True, exist_ok=True)
-        (root / "pipe/config.pbtxt").write_text(STEP)
-
-    given = {
-        "backend": "python",
-        "input": [{"name": "X", "data_type": "TYPE_INT32", "dims": [1]}],
-        "output": [{"name": "TAG", "data_type": "TYPE_INT32", "dims": [1]}],
-        "parameters": {"eagleray.placement": {"string_value": placement}},
-    }
-    sent = {
-        "parameters": {
-            "config": json.dumps(given),
-            "file:1/model.py": b64encode(f"TAG = 3\n{CODE}".encode()).decode(),
-        }
-    }
-    ONE = "version_policy { specific { versions: 1 } }"
-    asked = {"model": "model"}
-    return [
-        Operation("load", load(), shows("1"), prepare=write_first),
-        Operation("reload", load(), shows("1"), **asked, before={1}, after={2}, last={2}, prepare=writes(2)),
-        Operation("load of files", load(sent), shows("1"), **asked, before={2}, after={3}, last={3}),
-        Operation("load without files", load(), shows("1"), **asked, before={3}, after={2}, last={2}),
-        Operation(
-            "new version",
-            load(),
-            shows("1", "2", replicas=2 * own),
-            **asked,
-            before={2},
-            after={5},
-            last={5},
-            prepare=writes(5, 2, everything),
-        ),
-        Operation(
-            "two instances",
-            load(),
-            instances,
-            **asked,
-            before={5},
-            after={5},
-            last={5},
-            prepare=writes(5, 2, everything + "instance_group { count: 2 kind: KIND_CPU }"),
-        ),
-        Operation(
-            "version policy",
-            load(),
-            shows("1"),
-            **asked,
-            before={5},
-            after={2},
-            last={2},
-            prepare=writes(2, 1, ONE),
-        ),
-        Operation(
-            "load that fails",
-            fails,
-            shows("1"),
-            **asked,
-            before={2},
-            after={2},
-            last={2},
-            prepare=writes(BROKEN, 1, ONE),
-        ),
-        Operation(
-            "load of an ensemble",
-            lambda: cluster.control("pipe", "load"),
-            lambda: (
-                cluster.ready("pipe") == cluster.ready("part") == ["1"] and shows("1")() and cluster.answer("pipe") == 2
-            ),
-            **asked,
-            before={2},
-            after={2},
-            last={2},
-            prepare=write_ensemble,
-        ),
-        Operation(
-            "unload with dependents",
-            lambda: cluster.control("pipe", "unload", {"parameters": {"unload_dependents": True}}),
-            lambda: cluster.ready("pipe") == cluster.ready("part") == [] and shows("1")(),
-            **asked,
-            before={2},
-            after={2},
-            last={2},
-        ),
-        Operation(
-            "unload",
-            lambda: cluster.control("model", "unload"),
-            lambda: shows(replicas=0)() and cluster.answer("model") == -404,
-        ),
-    ]
+@walks
+@campaign
+@pytest.mark.parametrize("placement", ["isolated", "packed", "embedded"])
+def test_through_all_that_can_happen_to_a_model(explicit: Cluster, placement: str) -> None:
+    explicit.walk.through(loads(explicit, placement), NUMBERS)
+    assert explicit.walk.walked.wrong == []
 
 
 @walks
 @campaign
-@pytest.mark.parametrize("placement", ["isolated", "packed"])
-def test_through_all_that_can_happen_to_a_model(explicit: Cluster, placement: str) -> None:
-    explicit.walk.through(loads(explicit, placement), NUMBERS)
+def test_through_moves(explicit: Cluster) -> None:
+    explicit.walk.through(moves(explicit), NUMBERS)
     assert explicit.walk.walked.wrong == []
 
 
@@ -294,6 +164,7 @@ def repositories(cluster: Cluster, root: Path) -> list[Operation]:
             "load of another repository",
             lambda: cluster.control("later", "load"),
             lambda: cluster.ready("later") == ["1"] and cluster.answer("later") == 7,
+            brings=("later",),
         ),
         Operation(
             "unload of another repository",
@@ -357,7 +228,9 @@ def scaling(cluster: Cluster, rising: Rising) -> list[Operation]:
         assert cluster.answer("scales") == 1
 
     return [
-        Operation("load of a model that scales", lambda: cluster.control("scales", "load"), replicas(0)),
+        Operation(
+            "load of a model that scales", lambda: cluster.control("scales", "load"), replicas(0), brings=("scales",)
+        ),
         Operation("two replicas", rising.rise, replicas(2)),
         Operation("no replica", rising.fall, replicas(0)),
         Operation("one request", ask, replicas(0)),
@@ -412,7 +285,7 @@ def polls(cluster: Cluster) -> list[Operation]:
         Operation(
             "version that is removed", only_first, ready("changes", "1"), **given, before=both, after=both, last={1}
         ),
-        Operation("model that is added", lambda: write(root, "comes", 7), ready("comes", "1")),
+        Operation("model that is added", lambda: write(root, "comes", 7), ready("comes", "1"), brings=("comes",)),
         Operation("model that is removed", leave, ready("comes")),
     ]
 

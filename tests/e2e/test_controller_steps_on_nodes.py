@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.checked_load import write_doubles
 from tests.controller_steps.asking import Addresses
+from tests.controller_steps.bystanders import write_bystanders
 from tests.controller_steps.cluster import FAILING, Cluster, asked_beside, parameter, write
 from tests.controller_steps.operations import Operation
 from tests.controller_steps.steps import Steps
@@ -41,7 +41,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[campaign.Cluster
 def cluster(nodes: campaign.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A head and a node of one CPU each, with an ingress each, and a replica of both models."""
     root, steps = tmp_path_factory.mktemp("repository"), Steps(tmp_path_factory.mktemp("steps"))
-    write_doubles(root, "doubles", campaign.ONE_PER_NODE)
+    bystanders = write_bystanders(root, campaign.ONE_PER_NODE)
     write(root, "model", 1, config=ON_EACH)
     for version in (1, 2, 3):
         write(root, "shared", version, version, "version_policy { all {} }" + parameter("num_cpus", 0.01))
@@ -50,15 +50,16 @@ def cluster(nodes: campaign.Cluster, tmp_path_factory: pytest.TempPathFactory) -
     nodes.start()
     ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
     settings = ports | {"model_repository": [str(root)], "exit_timeout_secs": 1, "ingresses_per_node": 1}
-    settings |= {"model_control_mode": "explicit", "load_model": ["doubles", "model", "shared"]}
+    settings |= {"model_control_mode": "explicit", "load_model": [*bystanders, "model", "shared"]}
     settings |= {"health_check_period_s": 0.5}
     done = run(sys.executable, "-c", campaign.DEPLOY, nodes.address, json.dumps(settings), env=nodes.env, timeout_s=180)
     assert done.returncode == 0, done.stderr + done.stdout
     wait_until(lambda: campaign.whole(nodes, ports["http_port"]), "two replicas and two ingresses", 120, 0.5)
     addresses = Addresses(f"127.0.0.1:{ports['http_port']}", f"127.0.0.1:{ports['grpc_port']}")
-    cluster = Cluster(addresses, root, lambda: [*nodes.head.descendants(), *nodes.node.descendants()], steps)
-    for name in ("model", "shared"):
-        wait_until(lambda name=name: cluster.get(f"/v2/models/{name}/ready").status == 200, name, 60)
+    cluster = Cluster(
+        addresses, root, lambda: [*nodes.head.descendants(), *nodes.node.descendants()], steps, bystanders
+    )
+    wait_until(lambda: {cluster.get("/v2/health/ready").status for _ in range(10)} == {200}, "all models", 60)
     with asked_beside(cluster):
         yield cluster
 

@@ -12,15 +12,23 @@ from typing import Any
 
 import pytest
 
+from tests.controller_steps.steps import Steps
 from tests.e2e import ray_head
 from tests.e2e.deployed_cluster import Cluster, Deployment, running_cluster, serve_pid
+from tests.repeating import repeating
 from tests.repository_loader.repositories import TENSORS, write
 from tests.serving import Client, Process, run, tensor, title_of, wait_until
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "log") as started:
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """Those of the controllers of the cluster."""
+    return Steps(tmp_path_factory.mktemp("steps"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, steps: Steps) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "log", **steps.variables()) as started:
         yield started
 
 
@@ -121,21 +129,25 @@ class TritonPythonModel:
 
 
 def test_the_only_ingress_of_a_node_serves_until_another_knows_as_much(
-    cluster: Cluster, own: Deployment, tmp_path: Path
+    cluster: Cluster, own: Deployment, steps: Steps, tmp_path: Path
 ) -> None:
-    """The new controller needs longer to read the repository than an ingress waits for it that is alone."""
+    """The new controller needs longer to read the repository, and what runs, than an ingress waits that is alone."""
     code = SLOW_TO_COMPLETE.replace("HELD_UP", str(tmp_path / "held up"))
     write(tmp_path / "packed", {"slow/config.pbtxt": f'backend: "python" {TENSORS}', "slow/1/model.py": code})
     own.deploy("packed", "simple", ingresses_per_node=1)
     wait_until(lambda: own.index() == dict.fromkeys(("simple", "slow"), ("READY", "")), "ready", timeout_s=90)
     ingress = serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress")
     (tmp_path / "held up").touch()
-    with asked(own.address) as answers:
-        replace(cluster, own, ingresses_per_node=1, http_idle_timeout_s=100)
+    states: set[tuple[str, str]] = set()
+    with asked(own.address) as answers, repeating(lambda: states.update(own.index().values()), pause_s=0.02):
+        own.deploy("packed", ingresses_per_node=1, http_idle_timeout_s=100)
+        with steps.failing("status") as failed:
+            wait_until(lambda: failed() > 2, "a controller that does not know what runs", timeout_s=90)
+        wait_until(lambda: status(cluster)[0] == "RUNNING", "all are replaced", timeout_s=120)
     wait_until(
         lambda: serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress") not in (0, ingress), "the next", timeout_s=60
     )
-    assert set(answers) == {"200"}
+    assert (set(answers), states) == ({"200"}, {("READY", "")})
 
 
 def test_ingresses_that_cannot_start_leave_those_that_run_where_they_are(cluster: Cluster, own: Deployment) -> None:

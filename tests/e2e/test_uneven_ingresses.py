@@ -8,10 +8,12 @@ import pytest
 
 from tests.e2e.tagged_models import TAGGED_CONFIG, ask, write_tagged
 from tests.e2e.test_several_ingresses import holder, one_client_of_each
-from tests.serving import Client, Server, wait_until
+from tests.repeating import repeating
+from tests.serving import Client, Server, title_of, wait_until
 
 FLAGS = ("--model-control-mode", "explicit", "--ingresses-per-node", "2", "--num-cpus", "3", "--no-dashboard")
-EMBEDDED = 'parameters { key: "eagleray.placement" value { string_value: "embedded" } }'
+PLACED = 'parameters {{ key: "eagleray.placement" value {{ string_value: "{}" }} }}'
+EMBEDDED = PLACED.format("embedded")
 UNEVEN = """
 import os
 import time
@@ -45,10 +47,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         started.kill()
 
 
-def write_uneven(repository: Path, quick: int, hindered: int = 0) -> None:
-    (repository / "uneven/1").mkdir(parents=True, exist_ok=True)
-    (repository / "uneven/config.pbtxt").write_text(TAGGED_CONFIG + EMBEDDED)
-    (repository / "uneven/1/model.py").write_text(UNEVEN.format(quick=quick, hindered=hindered))
+def write_uneven(repository: Path, quick: int, hindered: int = 0, name: str = "uneven") -> None:
+    (repository / f"{name}/1").mkdir(parents=True, exist_ok=True)
+    (repository / f"{name}/config.pbtxt").write_text(TAGGED_CONFIG + EMBEDDED)
+    (repository / f"{name}/1/model.py").write_text(UNEVEN.format(quick=quick, hindered=hindered))
 
 
 def load(client: Client, model: str) -> None:
@@ -68,6 +70,24 @@ def test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered(s
         answers += [ask(client, "uneven").status for client in clients]
         assert answers == [200, 200, 200, 200]
     assert server.post("/v2/repository/models/uneven/unload").status == 200
+
+
+def test_a_model_that_goes_into_the_ingresses_serves_at_each_until_it_has_loaded_it(server: Server) -> None:
+    """Also at the one that takes seconds longer to load it."""
+    write_tagged(server.repository, "goes", "1", config=PLACED.format("isolated"))
+    with one_client_of_each(server, server.address) as clients, server.client() as commanding:
+        load(commanding, "goes")
+        write_uneven(server.repository, holder(server, clients[0]), name="goes")
+        seen: list[int] = []
+        with repeating(
+            *(lambda client=client: seen.append(ask(client, "goes").status) for client in clients), pause_s=0.02
+        ):
+            load(commanding, "goes")
+            wait_until(lambda: not any(":goes:" in title_of(each) for each in server.descendants()), "its former place")
+            count = len(seen)
+            wait_until(lambda: len(seen) > count + 20, "answers of the ingresses alone")
+        assert set(seen) == {200}
+    assert server.post("/v2/repository/models/goes/unload").status == 200
 
 
 @pytest.mark.timeout(300)

@@ -222,6 +222,32 @@ def test_new_controller_is_told_what_is_embedded_before_its_directory_is_taken()
     asyncio.run(run())
 
 
+def test_the_successor_of_a_controller_that_dies_as_it_is_told_what_is_embedded_is_told_too() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, known = followed.controller, followed.models.directory
+        embedded = {"model0/1": {"package": {"name": "model0", "model_path": "/r/model0"}, "label_files": {}}}
+        controller.publisher.publish(settled=True, models=rows("", READY), embedded=embedded)
+        await followed.until(lambda: bool(controller.reports))
+        old, dying, successor = controller.publisher, Publisher(), Publisher()
+        for each in (dying, successor):
+            each.publish(settled=True, models=rows("", LOADING), embedded=embedded)
+        told: list[str] = []
+
+        async def report(*_: Any) -> None:
+            told.append(controller.publisher.epoch)
+            controller.publisher = successor
+
+        controller.report_embedded = Method(report)
+        controller.publisher = dying
+        old.publish(models={})
+        await followed.until(lambda: known.epoch == successor.epoch)
+        assert told == [dying.epoch, successor.epoch]
+        await followed.end()
+
+    asyncio.run(run())
+
+
 def test_an_ingress_hosts_and_tells_of_other_models_while_it_loads_one() -> None:
     async def run() -> None:
         followed = Followed()

@@ -4,16 +4,37 @@ from typing import Any, cast
 
 from app.service.metadata import Metadata
 from app.service.models import Models
-from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE, ModelEntry, VersionEntry
 from tests.app.http.served import FakeFleet, FakeHost
 
 
-def test_the_index_says_why_this_node_could_not_load_an_embedded_model_that_others_serve() -> None:
+def test_the_index_says_what_became_here_of_an_embedded_model_that_others_serve() -> None:
     host = FakeHost()
     models = Models(cast(Any, host), cast(Any, FakeFleet()))
-    models.directory.models = {name: ModelEntry(versions={1: VersionEntry(READY)}) for name in ("failed", "lost")}
+    models.directory.models = {
+        name: ModelEntry(versions={1: VersionEntry(READY)}) for name in ("failed", "loads", "lost")
+    }
+    models.directory.embedded = {f"{name}/1": {"digest": ""} for name in ("failed", "loads")}
     models.directory.epoch = "controller"
     metadata = Metadata("eagleray", "1", models, cast(Any, None))
     host.failures["failed", 1] = "no such file"
-    found = {row["name"]: (row["state"], row["reason"]) for row in metadata.index()}
-    assert found == {"failed": (UNAVAILABLE, "no such file"), "lost": (UNAVAILABLE, NO_REPLICA)}
+    found = {row["name"]: (row["state"], row.get("reason", "")) for row in metadata.index()}
+    assert found == {"failed": (UNAVAILABLE, "no such file"), "loads": (LOADING, ""), "lost": (UNAVAILABLE, NO_REPLICA)}
+
+
+def test_an_ingress_does_not_begin_beside_others_before_its_controller_has_heard_what_serves() -> None:
+    """The controller may have died before: what others serve would be LOADING here until there is another."""
+    host = FakeHost()
+    models = Models(cast(Any, host), cast(Any, FakeFleet()))
+    models.directory.models = {"m": ModelEntry(versions={1: VersionEntry(LOADING)})}
+    models.directory.epoch = "controller"
+    assert models.reached(), "it loads elsewhere"
+    models.directory.embedded = {"m/1": {"digest": ""}}
+    assert not models.reached()
+    host.failures["m", 1] = "no such file"
+    assert models.reached()
+    host.failures.clear()
+    host.ready.add(("m", 1))
+    assert not models.reached()
+    models.directory.models["m"].versions[1].state = READY
+    assert models.reached()

@@ -7,6 +7,7 @@ import pytest
 
 from deployments.control.desired_state import DesiredState, unloaded
 from deployments.control.directory import LOADING, READY, UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.embedded_reports import WAIT_S
 from deployments.control.model_table import LONG_GONE_S, ModelTable
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import ENSEMBLE, PLACED, Repository
@@ -130,6 +131,33 @@ def test_a_model_that_no_ingress_can_load_is_unavailable(tmp_path: Path) -> None
         ingresses.tell(ingress, (reason, ingresses.digest))
         assert not told(ingresses.table, "m").taken
     assert ingresses.state() == (UNAVAILABLE, "no disk")
+
+
+@pytest.mark.parametrize("first", ["", "no disk"])
+def test_what_became_of_a_load_is_known_once_all_ingresses_have_told(tmp_path: Path, first: str) -> None:
+    """But for one that takes half a minute longer than the first."""
+    now_s = 1000.0
+    ingresses = Ingresses(tmp_path)
+    ingresses.table = ModelTable(lambda: now_s)
+    ingresses.take(ingresses.desired)
+
+    def reason() -> str | None:
+        return ingresses.table.reports.reason(("m", 1), ingresses.digest, {"a1", "a2"})
+
+    assert reason() is None
+    ingresses.tell("b1", ("", ingresses.digest))
+    ingresses.tell("a1", (first, ingresses.digest))
+    ingresses.take(ingresses.desired)
+    assert reason() is None
+    now_s += WAIT_S + 1
+    assert reason() == ""
+    now_s -= 2
+    ingresses.table.keep_ingresses({"a1", "a2"})
+    assert reason() is None
+    ingresses.tell("a2", ("no memory", ingresses.digest))
+    assert reason() == ("" if not first else "no disk")
+    ingresses.tell("a2", ("", ingresses.digest))
+    assert reason() == ""
 
 
 def test_reports_of_an_embedded_model_count_for_what_they_are_of(tmp_path: Path) -> None:

@@ -43,9 +43,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_model_table.py::test_an_ingress_that_has_gone_counts_no_more",
         "e2e/test_uneven_ingresses.py::test_an_embedded_model_serves_where_it_has_loaded_and_says_where_it_has_not",
     ),
+    "One that has yet to load it says LOADING": (
+        "app/service/test_metadata.py::test_the_index_says_what_became_here_of_an_embedded_model_that_others_serve",
+    ),
     "Its load is answered when every ingress": (
         "e2e/test_uneven_ingresses.py::test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
         "app/ingress/test_cluster_control.py::test_a_load_waits_for_no_model_that_failed_here",
+        "deployments/control/test_model_table.py::test_what_became_of_a_load_is_known_once_all_ingresses_have_told",
     ),
     "What `eagleray plan --num-gpus N` prints": (
         "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
@@ -143,6 +147,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "It serves where it was until": (
         MOVES + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
         MOVES + "test_a_model_serves_on_where_it_is_when_another_place_cannot_have_it",
+        "e2e/test_uneven_ingresses.py::test_a_model_that_goes_into_the_ingresses_serves_at_each_until_it_has_loaded_it",
     ),
     "Ensembles that have it answer all the while": (
         MOVES + "test_an_ensemble_answers_all_the_way_while_its_step_is_loaded_in_other_places",
