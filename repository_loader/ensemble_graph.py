@@ -4,8 +4,9 @@ Source: core's EnsembleScheduler validation (ValidateEnsembleConfig, ValidateTen
 of its model repository manager, whose texts these are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
@@ -41,6 +42,20 @@ class _Node:
 def step_models(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of the models of an ensemble's steps, each once, in step order."""
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def linked(*models: Mapping[str, RepositoryModel], within: Collection[str] | None = None) -> list[set[str]]:
+    """Return the names of models and of ensembles' steps, in one set those that ensembles link in any mapping.
+
+    Only those `within`, if that is given, count, and link others.
+    """
+    groups: dict[str, set[str]] = {}
+    for name, model in chain.from_iterable(each.items() for each in models):
+        names = {name, *(step_models(model.config) if model.config is not None else ())}
+        names = names if within is None else names.intersection(within)
+        group = names.union(*(groups[each] for each in names if each in groups))
+        groups.update(dict.fromkeys(group, group))
+    return list({id(group): group for group in groups.values()}.values())
 
 
 def check_ensembles(models: Mapping[str, RepositoryModel]) -> dict[str, EnsembleVerdict]:

@@ -222,6 +222,11 @@ def _bindings(tensorrt: Any, torch: Any, engine: Any, signature: Signature) -> t
         specs, kind = (signature.inputs, "input") if is_input else (signature.outputs, "output")
         if engine.is_shape_inference_io(name):
             raise ModelLoadError(f"model '{signature.model_name}': shape tensor '{name}' is not supported")
+        if engine.get_tensor_format(name) != tensorrt.TensorFormat.LINEAR:
+            raise ModelLoadError(
+                f"model '{signature.model_name}': {kind} '{name}' is not linear in memory "
+                f"({engine.get_tensor_format_desc(name)}); build the engine with the format 'chw' for it"
+            )
         if engine.get_tensor_dtype(name) not in torch_types:
             raise ModelLoadError(f"model '{signature.model_name}': {kind} '{name}' has a type that cannot be sent")
         dtype, datatype = torch_types[engine.get_tensor_dtype(name)]

@@ -15,6 +15,7 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
+from deployments.control.postponed import Postponed, reasons_of
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, Plan
 from repository_loader.ensemble_graph import step_models
@@ -55,6 +56,7 @@ class Trial:
 
     `command` is who made it, for the model `asked`; "" for nobody who waits. `renamed` is what ran under names that it
     has no longer. `makes_room` says that it ends, and what ran before goes, where the cluster has no room for both.
+    `postponed` was so until then.
     """
 
     command: str
@@ -62,6 +64,7 @@ class Trial:
     before: Mapping[str, Before]
     renamed: Mapping[str, Before] = field(default_factory=dict)
     makes_room: bool = False
+    postponed: tuple[Postponed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class DesiredState:
     `given_traffic` is what commands say of the models' traffic in place of their configurations; `canaries` are the
     latest of each model. `repositories` are those to load models from, each with the names of models that are not
     called as their folders, by folder. `client_settings` are the log and trace settings that clients have changed.
+    `postponed` are models that run as they did before the last deployment.
     """
 
     snapshot: Snapshot
@@ -86,6 +90,7 @@ class DesiredState:
     canaries: Mapping[str, Canary] = field(default_factory=dict)
     repositories: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_settings: Mapping[str, Any] = field(default_factory=dict)
+    postponed: tuple[Postponed, ...] = ()
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -115,8 +120,9 @@ class DesiredState:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Models that run nowhere: another cluster might have what they need."""
-        return frozenset(self.plan.unplaced) | {name for name, model in self.snapshot.models.items() if model.failure}
+        """Models that run nowhere, or not as they were deployed: another cluster might have what they need."""
+        failed = {name for name, model in self.snapshot.models.items() if model.failure}
+        return frozenset(self.plan.unplaced) | failed | reasons_of(self.postponed).keys()
 
     @property
     def failed(self) -> frozenset[str]:
@@ -240,11 +246,12 @@ def loaded(
         note_gone(gone, name, old, new)
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     plan = replanned(options, desired, snapshot, before)
-    changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone)
+    postponed, ended = _still_postponed(desired, snapshot)
+    changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone, postponed=postponed)
     log_findings(snapshot, plan, before)
     if not before:
         return _resolved(changed, command, "")
-    trial = Trial(command, asked, before, formerly)
+    trial = Trial(command, asked, before, formerly, postponed=ended)
     outcomes = {**desired.outcomes, command: None} if command else desired.outcomes
     return replace(changed, trials=(*desired.trials, trial), outcomes=_latest(outcomes))
 
@@ -264,9 +271,10 @@ def unloaded(
         if left:
             gone[name] = dict.fromkeys(left, UNLOADED)
     snapshot = replace(desired.snapshot, models=models)
-    plan = _tidy(options, desired, snapshot)
+    plan, (postponed, _) = _tidy(options, desired, snapshot), _still_postponed(desired, snapshot)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=_latest_gone(gone))
-    return _resolved(replace(changed, given_traffic=given, canaries=canaries), command, "")
+    changed = replace(changed, given_traffic=given, canaries=canaries, postponed=postponed)
+    return _resolved(changed, command, "")
 
 
 def with_traffic(
@@ -335,6 +343,8 @@ def reverted(
     What waited, and has not failed itself, waits on: an ensemble for its step, say.
     """
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
+    again = [group for group in trial.postponed if group.models.keys().isdisjoint(reasons)]
+    left = [group for group in desired.postponed if not any(group.models.keys() < each.models.keys() for each in again)]
     gone = {name: dict(why) for name, why in desired.gone.items()}
     for name, before in trial.before.items():
         tried = models.pop(name, None)
@@ -352,9 +362,18 @@ def reverted(
             models[name], origins[name] = before.model, before.origin
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     trials = tuple(other for other in desired.trials if other is not trial)
-    plan = with_former(desired.plan, trial.before)
-    desired = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=_latest_gone(gone), trials=trials)
+    desired = replace(desired, snapshot=snapshot, origins=origins, trials=trials, postponed=(*left, *again))
+    desired = replace(desired, plan=with_former(desired.plan, trial.before), gone=_latest_gone(gone))
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
+
+
+def _still_postponed(desired: DesiredState, snapshot: Snapshot) -> tuple[tuple[Postponed, ...], tuple[Postponed, ...]]:
+    """Return what is still postponed, and what no longer so as it was: what is loaded or unloaded was said later."""
+    before, after = desired.snapshot.models, snapshot.models
+    told = {name for name in reasons_of(desired.postponed) if after.get(name) is not before.get(name)}
+    ended = tuple(group for group in desired.postponed if not told.isdisjoint(group.models))
+    left = (group.without(told) if group in ended else group for group in desired.postponed)
+    return tuple(group for group in left if group.models), ended
 
 
 def _is_ensemble(model: RepositoryModel) -> bool:

@@ -23,6 +23,7 @@ from deployments.control.directory import (
 )
 from deployments.control.embedded_reports import EmbeddedReports
 from deployments.control.former_places import Version
+from deployments.control.postponed import reasons_of
 from deployments.control.second_tries import SecondTries
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, Packages, key_of, packages_by_name
@@ -66,6 +67,7 @@ class ModelTable:
         """Why applications were not deployed, by name."""
         self._json: dict[str, tuple[ModelConfig, str]] = {}
         self._names: Collection[str] = ()
+        self._postponed: Mapping[str, str] = {}
         self._leaving: tuple[DeploymentPlan, ...] = ()
         self._embedded: dict[str, dict[str, Any]] = {}
         self._copies: dict[str, dict[str, Any]] = {}
@@ -78,6 +80,7 @@ class ModelTable:
         moving, self.moving = self.moving, desired.plan.leaving
         self.moved = bool(moving - self.moving)
         self.refused = refused
+        self._postponed = reasons_of(desired.postponed)
         self._take_models(desired)
         packages = packages_by_name(desired.plan)
         self._json = {name: known for name, known in self._json.items() if name in desired.snapshot.models}
@@ -353,7 +356,7 @@ class ModelTable:
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return what followers get, as plain data."""
         failed = self._failed_ensembles()
-        rows = {name: _told(entry, failed.get(name, {})).to_dict() for name, entry in self.models.items()}
+        rows = {name: self._told(name, failed.get(name, {})).to_dict() for name in self.models}
         for name in self._names:
             rows.setdefault(name, ModelEntry().to_dict())
         return {
@@ -365,6 +368,24 @@ class ModelTable:
             "copies": self._copies,
         }
 
+    def _told(self, name: str, failed: Mapping[int, _Missing]) -> ModelEntry:
+        """Return an entry with what has failed for another model's sake, and why it is not as it was deployed last."""
+        entry, postponed = self.models[name], self._postponed.get(name)
+        if not failed and postponed is None:
+            return entry
+        changed = {}
+        for number, version in entry.versions.items():
+            if number in failed and not version.failed:
+                missing = failed[number]
+                changed[number] = replace(
+                    version, state=UNAVAILABLE, reason=missing.reason, replacing=False, stepless=missing.unloaded
+                )
+            elif postponed is not None and version.state == READY:
+                reason = f"it serves on as before the last deployment: {postponed}"
+                reason = f"{version.reason}; {reason}" if version.reason else reason
+                changed[number] = replace(version, reason=reason)
+        return replace(entry, versions={**entry.versions, **changed})
+
 
 def _hosted_rows(models: Iterable[ModelPlan], packages: Packages) -> dict[str, dict[str, Any]]:
     return {f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict() for model in models}
@@ -375,25 +396,6 @@ def _deployment_row(deployment: DeploymentPlan) -> list[Any]:
     row: list[Any] = [deployment.app_name, deployment.name]
     names = sorted({model.name for model in deployment.models})
     return row if names == [deployment.app_name] else [*row, names]
-
-
-def _told(entry: ModelEntry, failed: Mapping[int, _Missing]) -> ModelEntry:
-    """Return an entry with the versions unavailable that have failed for another model's sake."""
-    if not failed:
-        return entry
-    versions = {
-        number: replace(
-            version,
-            state=UNAVAILABLE,
-            reason=failed[number].reason,
-            replacing=False,
-            stepless=failed[number].unloaded,
-        )
-        if number in failed and not version.failed
-        else version
-        for number, version in entry.versions.items()
-    }
-    return replace(entry, versions=versions)
 
 
 def _traffic_row(traffic: Traffic, canary: Canary | None) -> dict[str, Any]:

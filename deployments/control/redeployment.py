@@ -1,22 +1,37 @@
 """What ran until Eagleray was deployed anew serves on until what the new deployment asks for is ready in its place."""
 
+import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import Before, DesiredState, Trial, note_gone, replanned, with_revisions
+from deployments.control.desired_state import (
+    Before,
+    DesiredState,
+    Origin,
+    Trial,
+    note_gone,
+    replanned,
+    with_revisions,
+    with_steps,
+)
 from deployments.control.former_places import with_former
-from repository_loader.deployment_plan import ModelPlan
-from repository_loader.ensemble_graph import step_models
+from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
+from repository_loader.deployment_plan import ModelPlan, Plan
+from repository_loader.ensemble_graph import linked
 from repository_loader.plan import prune
+from repository_loader.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
 
 
 def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: DesiredState) -> DesiredState:
     """Have models that run already, and now run otherwise or elsewhere, do so on trial.
 
     What of them does not load serves on as it did, with all that it is linked to by ensembles. What runs makes room
-    where the cluster has none for both.
+    where the cluster has none for both. What cannot be read any more, or has no place, is postponed, unless that would
+    leave others no place.
 
     Args:
         options: those of the new deployment.
@@ -24,34 +39,105 @@ def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: Des
         fresh: what was read and placed under the new ones.
     """
     former = _served(former)
-    ran = [name for name in fresh.snapshot.models if fresh.runs(name) and former.runs(name)]
-    if not ran:
-        return fresh
     nonce = secrets.token_hex(4)
+    postponed = tuple(_postponed(options, former, fresh, nonce))
+    for some in (postponed, tuple(group for group in postponed if not group.can_be_read), ()):
+        desired = _beside(options, former, fresh, some, nonce)
+        if desired.plan.unplaced.keys() <= fresh.plan.unplaced.keys():
+            break
+    for name, reason in reasons_of(desired.postponed).items():
+        logger.error("'%s' serves on as it is: %s", name, reason)
+    return desired
+
+
+def _beside(
+    options: ControllerOptions,
+    former: DesiredState,
+    fresh: DesiredState,
+    postponed: tuple[Postponed, ...],
+    nonce: str,
+) -> DesiredState:
+    """Return the new state with these models postponed, and all others on trial that ran and change."""
+    stay = {name for group in postponed for name in (*group.models, *group.steps)}
+    ran = {name for name in fresh.snapshot.models if fresh.runs(name) and former.runs(name)} - stay
+    if not ran and not stay:
+        return fresh
     before = former.snapshot.models
     models = {
         name: with_revisions(model, before[name], nonce) if name in ran else model
         for name, model in fresh.snapshot.models.items()
     }
-    snapshot = replace(fresh.snapshot, models=models)
-    placed = replace(former, facts=fresh.facts, plan=prune(former.plan, lambda model: model.name in ran))
-    plan = replanned(options, placed, snapshot, models)
-    if plan.unplaced.keys() - fresh.plan.unplaced.keys():  # for the sake of versions that go
-        stay = {(name, package.version) for name in ran for package in models[name].packages}
-        kept = prune(placed.plan, lambda model: (model.name, model.version) in stay)
-        plan = replanned(options, replace(placed, plan=kept), snapshot, models)
-    desired = replace(fresh, snapshot=snapshot, plan=plan)
+    again = models.keys() - stay
+    models |= {name: before[name] for name in stay}
+    models |= waiting_ensembles(models, reasons_of(postponed), ran | stay)
+    snapshot = replace(fresh.snapshot, models=dict(sorted(models.items())))
+    plan = _plan_beside(options, former, fresh, snapshot, ran | stay, again)
+    steps = {name: Origin(explicit=False) for name in stay - fresh.origins.keys()}
+    gone = {name: dict(reasons) for name, reasons in fresh.gone.items() if name not in stay}
+    desired = replace(
+        fresh, snapshot=snapshot, plan=plan, origins={**fresh.origins, **steps}, gone=gone, postponed=postponed
+    )
     moved = {name for name, _ in plan.leaving}
     changed = {
         name: Before(before[name], former.origins.get(name))
-        for name in ran
+        for name in sorted(ran)
         if desired.runs(name) and (name in moved or models[name].packages != before[name].packages)
     }
-    gone = {name: dict(reasons) for name, reasons in fresh.gone.items()}
     for name in changed:
         note_gone(gone, name, before[name], models[name])
-    trials = tuple(Trial("", "", each, makes_room=True) for each in _linked(desired, changed))
-    return replace(desired, gone=gone, trials=trials)
+    groups = [{name: changed[name] for name in sorted(group & changed.keys())} for group in linked(snapshot.models)]
+    return replace(desired, trials=tuple(Trial("", "", group, makes_room=True) for group in groups if group))
+
+
+def _plan_beside(
+    options: ControllerOptions,
+    former: DesiredState,
+    fresh: DesiredState,
+    snapshot: Snapshot,
+    ran: Collection[str],
+    again: Collection[str],
+) -> Plan:
+    """Place `again` beside what ran; versions that go do so at once where others would have no place beside them."""
+    placed = replace(former, facts=fresh.facts, plan=prune(former.plan, lambda model: model.name in ran))
+    plan = replanned(options, placed, snapshot, again)
+    if plan.unplaced.keys() - fresh.plan.unplaced.keys():
+        stay = {(name, package.version) for name in ran for package in snapshot.models[name].packages}
+        kept = prune(placed.plan, lambda model: (model.name, model.version) in stay)
+        plan = replanned(options, replace(placed, plan=kept), snapshot, again)
+    return plan
+
+
+def _postponed(
+    options: ControllerOptions, former: DesiredState, fresh: DesiredState, nonce: str
+) -> Iterator[Postponed]:
+    """Return what ran and cannot as it was deployed now, each with what changes with it, as ensembles link them."""
+    before, now = former.snapshot.models, fresh.snapshot.models
+    cannot = {
+        name: model.failure or fresh.plan.unplaced.get(name, "")
+        for name, model in now.items()
+        if former.runs(name) and not fresh.runs(name)
+    }
+    if not cannot:
+        return
+    changes = cannot.keys() | {
+        name
+        for name, model in now.items()
+        if former.runs(name)
+        and fresh.runs(name)
+        and with_revisions(model, before[name], nonce).packages != before[name].packages
+    }
+    for group in linked(before, now, within=changes):
+        names = sorted(group)
+        first = next((name for name in names if name in cannot), None)
+        if first is None:
+            continue
+        because = f"model '{first}' cannot run as it was deployed last: {cannot[first]}"
+        steps = {name for name in with_steps(former.snapshot, names) if name not in now and former.runs(name)}
+        if steps and options.loader.namespacing:  # one may be known by an identifier now
+            continue
+        yield Postponed(
+            {name: now[name] for name in names}, {name: cannot.get(name, because) for name in names}, frozenset(steps)
+        )
 
 
 def _served(former: DesiredState) -> DesiredState:
@@ -68,15 +154,3 @@ def _served(former: DesiredState) -> DesiredState:
 
     snapshot, plan = replace(former.snapshot, models=models), prune(with_former(former.plan, tried), ran)
     return replace(former, snapshot=snapshot, plan=plan, origins=origins, trials=())
-
-
-def _linked(desired: DesiredState, changed: Mapping[str, Before]) -> list[dict[str, Before]]:
-    """Return what has changed, by what is linked by ensembles."""
-    groups: list[set[str]] = []
-    for name, model in desired.snapshot.models.items():
-        linked = {name, *(step_models(model.config) if model.config is not None else ())}
-        together = [each for each in groups if not linked.isdisjoint(each)]
-        groups = [each for each in groups if linked.isdisjoint(each)]
-        groups.append(linked.union(*together))
-    found = ({name: before for name, before in changed.items() if name in group} for group in groups)
-    return [each for each in found if each]

@@ -276,7 +276,7 @@ class RepositoryController:
     async def _step(self) -> None:
         """Bring everything one step on; each part may be done any number of times."""
         desired = await self._read()
-        await asyncio.to_thread(self._growth.ask, desired.snapshot, desired.plan, desired.facts)
+        await asyncio.to_thread(self._growth.ask, desired)
         if self._reconciled is not desired:
             if not self._status_known.is_set() and not await self._take_over(desired):
                 return  # the next step takes over what there is now
@@ -377,8 +377,11 @@ class RepositoryController:
             desired = self._state.desired
             if desired is None or not any(trial is verdict.trial for trial in desired.trials):
                 return
-            if verdict.lacks_room:
-                names = ", ".join(verdict.trial.before)
+            names = ", ".join(verdict.trial.before)
+            if verdict.lacks_room and verdict.trial.postponed:
+                logger.warning("there is no room for %s after all, which waits on", names)
+                after = await asyncio.to_thread(reverted, self._options, desired, verdict.trial, {}, "")
+            elif verdict.lacks_room:
                 logger.warning("there is no room for %s beside what ran before, which goes", names)
                 self._table.lose_places(verdict.trial.before)
                 after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)

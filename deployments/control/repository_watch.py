@@ -20,7 +20,6 @@ from deployments.control.model_table import ModelTable
 from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
 from repository_loader.repository import fetch_models
-from repository_loader.snapshot import RepositoryModel
 from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
@@ -70,12 +69,13 @@ class Changes:
         kept = {name for name, model in models.items() if any(_is_in(model.model_path, path) for path in unreadable)}
         found = {name: _looks(paths) for name, paths in folders.items() if name not in kept}
         if not unreadable:
-            found |= {name: _GONE for name in models.keys() | desired.failed if name not in folders}
+            needed = frozenset[str]().union(*(group.steps for group in desired.postponed))
+            found |= {name: _GONE for name in (models.keys() | desired.failed) - needed if name not in folders}
         self._tried = {name: tried for name, tried in self._tried.items() if found.get(name) == tried[0]}
         now_s = self._clock()
         changed = {
             name: looks
-            for name, looks in self._differing(models, found, failed).items()
+            for name, looks in self._differing(desired, found, failed).items()
             if name not in self._tried or now_s >= self._tried[name][2]
         }
         self._since = {
@@ -86,9 +86,12 @@ class Changes:
         return [name for name, (_, since_s) in self._since.items() if now_s - since_s >= quiet_s]
 
     def _differing(
-        self, models: Mapping[str, RepositoryModel], found: Mapping[str, str], failed: Collection[Version]
+        self, desired: DesiredState, found: Mapping[str, str], failed: Collection[Version]
     ) -> dict[str, str]:
         """Return how those models look that do not run as they look, because they have changed or have failed."""
+        models = desired.snapshot.models
+        # What could not run as it was deployed waits, unless its files have changed since, be it to what runs.
+        models = {**models, **{name: model for group in desired.postponed for name, model in group.models.items()}}
         differing = {
             name: looks
             for name, looks in found.items()

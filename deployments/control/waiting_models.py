@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import DesiredState, log_findings, overrides, replaced
+from deployments.control.desired_state import DesiredState, loaded, log_findings, overrides, replaced
 from deployments.control.node_completion import NodeCompleter
+from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
@@ -18,6 +19,8 @@ from repository_loader.snapshot import Snapshot
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 2.0
+
+_Room = tuple[ClusterFacts, frozenset[tuple[str, str, float, int]]]
 
 
 class WaitingModels:
@@ -42,14 +45,14 @@ class WaitingModels:
         self._here = here
         self._look_s = look_s
         self._turn = asyncio.Lock()
-        self._read_for: ClusterFacts | None = None
-        """The cluster that what waits was read for; None for one that a former controller knew."""
+        self._read_for: _Room | None = None
+        """The room that what waits was read for; None for that which a former controller knew."""
 
     async def run(self) -> None:
         """Look at the cluster for ever, as long as something waits, and place what waits if it is another."""
         first = await self._state.until(lambda desired: desired)
         if not self._state.inherited:
-            self._read_for = first.facts
+            self._read_for = _room(first)
         while True:
             await self._state.until(lambda desired: desired.waiting or None)
             try:
@@ -69,18 +72,18 @@ class WaitingModels:
                     return
                 await self._state.change(replace(desired, facts=facts))
                 if not desired.waiting:
-                    self._read_for = facts
+                    self._read_for = facts, frozenset()
 
     async def _place(self) -> None:
-        """Read and place what waits, if the cluster is another than it was read for."""
+        """Read and place what waits, if there is other room for it than it was read for."""
         while True:
-            before = await self._state.until(lambda desired: desired)
-            if not before.waiting or before.facts == self._read_for:
+            before = await self._state.until(lambda desired: None if _tries_postponed(desired) else desired)
+            if not before.waiting or _room(before) == self._read_for:
                 return
-            logger.info("the cluster has changed; models that wait are read again: %s", ", ".join(before.waiting))
+            logger.info("there may be room; models that wait are read again: %s", ", ".join(sorted(before.waiting)))
             read = await asyncio.to_thread(read_waiting, self._options, before, self._here)
             if await self._take(before, read):
-                self._read_for = before.facts
+                self._read_for = _room(before)
                 return
 
     async def _take(self, before: DesiredState, read: Snapshot) -> bool:
@@ -97,6 +100,20 @@ class WaitingModels:
                     return True
 
 
+def _tries_postponed(desired: DesiredState) -> bool:
+    """Whether something was postponed until now, and may be again: what takes room is not known."""
+    return any(trial.postponed for trial in desired.trials)
+
+
+def _room(desired: DesiredState) -> _Room:
+    """Return the cluster, and what takes room in it; what runs nowhere is placed as soon as anything goes."""
+    return desired.facts, frozenset(
+        (each.app_name, each.name, each.num_cpus, each.replica_count)
+        for each in desired.plan.deployments
+        if desired.postponed
+    )
+
+
 def read_waiting(options: ControllerOptions, before: DesiredState, here: Callable[[str], str] = str) -> Snapshot:
     """Read again what waits, for the cluster as it is now; blocks. `here` is as of `overrides`."""
     loader = replace(options.loader, names=before.repositories, gpu_count=before.facts.num_gpus)
@@ -109,16 +126,52 @@ def read_waiting(options: ControllerOptions, before: DesiredState, here: Callabl
 
 
 def place_waiting(options: ControllerOptions, before: DesiredState, read: Snapshot) -> DesiredState:
-    """Place what waits, and was read again, beside what runs; blocks.
+    """Place what waits, and was read again, beside what runs; what was postponed is put on trial; blocks.
 
     What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can.
     """
+    waits = before.waiting - reasons_of(before.postponed).keys()
     models = {
-        name: read.models.get(name, model) if name in before.waiting else model
-        for name, model in before.snapshot.models.items()
+        name: read.models.get(name, model) if name in waits else model for name, model in before.snapshot.models.items()
     }
+    runs = [name for name in models if before.runs(name)]
+    models |= waiting_ensembles(models, reasons_of(before.postponed), runs)
     snapshot = replace(before.snapshot, models=models)
     plan = make_plan(snapshot, options.plan, before.facts, before.plan)
     desired = replace(before, snapshot=snapshot, plan=plan)
-    log_findings(snapshot, plan, before.waiting - desired.waiting)
-    return desired
+    log_findings(snapshot, plan, waits - desired.waiting)
+    return _with_postponed(options, desired, read)
+
+
+def _with_postponed(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> DesiredState:
+    """Load what was postponed, and can run as it was deployed now, each group on a trial of its own."""
+    latest = [
+        replace(group, models={name: read.models.get(name, model) for name, model in group.models.items()})
+        for group in desired.postponed
+    ]
+    reasons = {
+        name: model.failure for group in latest for name, model in group.models.items() if model.failure is not None
+    }
+    while some := [group for group in latest if reasons.keys().isdisjoint(group.models)]:
+        found = {name: model for group in some for name, model in group.models.items()}
+        placed = loaded(options, desired, Snapshot(found), {name: desired.origins[name] for name in found})
+        lost = {name: reason for name, reason in placed.plan.unplaced.items() if desired.runs(name)}
+        if not lost:
+            trials = [
+                replace(trial, before=before, makes_room=True, postponed=(group,))
+                for trial in placed.trials[len(desired.trials) :]
+                for group in some
+                if (before := {name: each for name, each in trial.before.items() if name in group.models})
+            ]
+            return replace(placed, trials=(*desired.trials, *trials), postponed=_still(placed.postponed, reasons))
+        # Those that lack a place; all of them where others would lose theirs.
+        reasons.update(lost if not lost.keys().isdisjoint(found) else dict.fromkeys(found, next(iter(lost.values()))))
+    return replace(desired, postponed=_still(tuple(latest), reasons))
+
+
+def _still(postponed: tuple[Postponed, ...], reasons: Mapping[str, str]) -> tuple[Postponed, ...]:
+    """Return what is still postponed, with the latest reasons."""
+    return tuple(
+        replace(group, reasons={name: reasons.get(name, reason) for name, reason in group.reasons.items()})
+        for group in postponed
+    )

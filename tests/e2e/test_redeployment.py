@@ -44,7 +44,9 @@ def status(cluster: Cluster, name: str = "eagleray") -> tuple[str, str]:
     return found["status"], found["message"]
 
 
-def test_what_runs_goes_on_when_a_deployment_is_refused(cluster: Cluster, own: Deployment) -> None:
+def test_what_runs_goes_on_when_a_deployment_is_refused_or_brings_what_cannot_be_read(
+    cluster: Cluster, own: Deployment, tmp_path: Path
+) -> None:
     own.deploy("packed", "simple")
     wait_until(lambda: own.index().get("simple") == ("READY", ""), "ready", timeout_s=90)
     ingress = serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress")
@@ -55,9 +57,14 @@ def test_what_runs_goes_on_when_a_deployment_is_refused(cluster: Cluster, own: D
         assert reason in status(cluster)[1]
         assert own.index()["simple"] == ("READY", "")
     assert serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress") == ingress
-    own.deploy("packed")
-    wait_until(lambda: status(cluster)[0] == "RUNNING", "it runs as before", timeout_s=90)
-    assert own.index()["simple"] == ("READY", "")
+    with asked(own.address) as answers:
+        (tmp_path / "packed/simple/config.pbtxt").write_text("what is this")
+        own.deploy("packed", log_verbose=1)
+        told = wait_until(
+            lambda: (found := own.index().get("simple", ("", "")))[1] and found, "the reason", timeout_s=60
+        )
+    assert told[0] == "READY" and told[1].startswith("it serves on as before the last deployment: "), told
+    assert answers.keys() == {"200"}
 
 
 def test_a_second_eagleray_in_the_cluster_is_refused(cluster: Cluster, own: Deployment) -> None:

@@ -131,3 +131,50 @@ def test_a_tensor_without_elements_has_an_address_as_well(width):
     batch = Batch([InferRequest({"X": rows}, 2, lambda *answer: None)], 2)
     [answer] = Copying()._run(batch, batch.requests)
     assert np.array_equal(answer.outputs["Y"], rows)
+
+
+class Engine:
+    """An engine with one input, whose rows lie in memory by its `order`."""
+
+    num_io_tensors = 1
+
+    def __init__(self, order):
+        self._order = order
+
+    def get_tensor_name(self, index):
+        return "X"
+
+    def get_tensor_mode(self, name):
+        return "INPUT"
+
+    def is_shape_inference_io(self, name):
+        return False
+
+    def get_tensor_format(self, name):
+        return self._order
+
+    def get_tensor_format_desc(self, name):
+        return "Two wide channel vectorized row major FP16 format"
+
+    def get_tensor_dtype(self, name):
+        return "HALF"
+
+
+def test_an_engine_whose_tensors_are_not_linear_in_memory_is_refused():
+    types = {name: name for name in ("FLOAT", "HALF", "BF16", "INT64", "INT32", "INT8", "UINT8", "BOOL")}
+    api = SimpleNamespace(
+        DataType=SimpleNamespace(**types),
+        TensorIOMode=SimpleNamespace(INPUT="INPUT"),
+        TensorFormat=SimpleNamespace(LINEAR="LINEAR", CHW2="CHW2"),
+    )
+    torch = pytest.importorskip("torch")
+    config = ModelConfig(name="engine")
+    spec = config.input.add(name="X")
+    spec.data_type, spec.dims[:] = DataType.TYPE_FP16, [3, 8, 8]
+    signature = Signature.for_backend(config)
+    assert tensorrt._bindings(api, torch, Engine("LINEAR"), signature) == ({"X": torch.float16}, {})
+    refused = (
+        r"^model 'engine': input 'X' is not linear in memory \(Two wide .*\); build the engine with the format 'chw'"
+    )
+    with pytest.raises(ModelLoadError, match=refused):
+        tensorrt._bindings(api, torch, Engine("CHW2"), signature)

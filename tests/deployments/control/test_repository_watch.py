@@ -16,6 +16,8 @@ from deployments.control.desired_state import DesiredState, Origin, committed, l
 from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
+from deployments.control.postponed import reasons_of
+from deployments.control.redeployment import beside_what_ran
 from deployments.control.repository_watch import Changes, RepositoryWatch
 from protocol.limits import Limits
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
@@ -170,6 +172,43 @@ def test_what_could_not_be_loaded_at_the_start_is_tried_again_like_what_was_trie
     assert pauses_s == [pytest.approx(pause_s, abs=3) for pause_s in (32, 62, 122)]
     watched.failed = []
     assert "fails" not in watched.look(after_s=1000) + watched.look(after_s=QUIET_S)
+
+
+def test_what_a_deployment_brought_in_vain_is_loaded_once_it_is_as_what_runs(watched: Watched) -> None:
+    """Its files are then those that run, which tells the watch of no change."""
+    config = watched.root / "a/config.pbtxt"
+    before = config.stat()
+    former = watched.desired
+    config.write_text("what is this")
+    watched.desired = beside_what_ran(watched.options, former, read_desired_state(watched.options, FACTS))
+    assert reasons_of(watched.desired.postponed).keys() == {"a"} and watched.look() == []
+    config.write_text(CONFIG)
+    os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert any(watched.look(after_s=1.0) == ["a"] for _ in range(100))
+    read = read_models(watched.options, watched.desired, "a", None)
+    after = loaded(watched.options, watched.desired, read, {"a": Origin()})
+    assert not after.postponed and after.plan == former.plan and after.trials == ()
+
+
+def test_what_is_postponed_together_is_not_parted_by_the_watch(tmp_path: Path) -> None:
+    """The step of an ensemble that cannot be read waits with it; what only the ensemble needs is not gone."""
+    write(tmp_path, "step")
+    write(tmp_path, "needed")
+    steps = [("step", "X", "Z"), ("needed", "Z", "Y")]
+    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
+    scheduling = " ".join(step % each for each in steps)
+    head = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    (tmp_path / "ensemble/1").mkdir(parents=True)
+    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {scheduling} }}")
+    watched = Watched(tmp_path)
+    former = watched.desired
+    (tmp_path / "ensemble/config.pbtxt").write_text("what is this")
+    write(tmp_path, "step", 2)
+    shutil.rmtree(tmp_path / "needed")
+    watched.desired = beside_what_ran(watched.options, former, read_desired_state(watched.options, FACTS))
+    assert watched.desired.plan == former.plan
+    assert reasons_of(watched.desired.postponed).keys() == {"ensemble", "step"}
+    assert {name for _ in range(60) for name in watched.look(after_s=1.0)} == {"ensemble"}  # which cannot be read
 
 
 class Stubborn(CurrentState):

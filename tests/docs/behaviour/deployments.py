@@ -26,7 +26,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "`serve deploy` of a setting that there is not": (
         "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
-        "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused",
+        "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused_or_brings_what_cannot_be_read",
     ),
     "`serve deploy` starts the ingresses of each node anew": (
         "e2e/test_redeployment.py::test_the_only_ingress_of_a_node_serves_until_another_knows_as_much",
@@ -37,7 +37,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Linux resets who is still connecting": (
         "app/edge/test_listening_socket.py::test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on",
     ),
-    "`serve deploy` again reads the repositories anew": (
+    "`serve deploy` of a changed file reads the repositories anew": (
         "deployments/control/test_state_store.py::test_a_successor_goes_on_with_what_was_stored_and_one_that_was_deployed_anew_knows_what_ran",
     ),
     "What clients have loaded, with what configuration and files": (
@@ -69,6 +69,28 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "So it does where other code is deployed": (
         "deployments/control/test_state_store.py::test_a_state_of_other_code_says_nothing_of_what_ran",
+    ),
+    "What ran also stays where what `serve deploy` brings": (
+        "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused_or_brings_what_cannot_be_read",
+        REDEPLOYED + "test_what_finds_no_place_serves_on_until_the_cluster_has_one",
+        REDEPLOYED + "test_what_an_ensemble_links_serves_on_together",
+        REDEPLOYED + "test_an_ensemble_that_cannot_be_read_holds_up_what_changes_with_it_and_nothing_else",
+        REDEPLOYED + "test_the_steps_of_an_ensemble_that_cannot_be_read_stay",
+    ),
+    "All of it is loaded together once there is a node": (
+        REDEPLOYED + "test_what_finds_no_place_serves_on_until_the_cluster_has_one",
+        REDEPLOYED + "test_what_an_ensemble_links_serves_on_together",
+        REDEPLOYED + "test_what_is_postponed_is_tried_again_once_something_goes",
+        REDEPLOYED + "test_what_has_no_room_after_all_is_tried_again_only_when_something_changes",
+        REDEPLOYED + "test_what_was_loaded_or_unloaded_since_is_postponed_no_longer",
+        "deployments/control/test_repository_watch.py::test_what_a_deployment_brought_in_vain_is_loaded_once_it_is_as_what_runs",
+        "deployments/control/test_repository_watch.py::test_what_is_postponed_together_is_not_parted_by_the_watch",
+    ),
+    "A new ensemble that has such a model waits for it": (
+        REDEPLOYED + "test_what_an_ensemble_links_serves_on_together",
+    ),
+    "Where others would find no place beside what stays": (
+        REDEPLOYED + "test_what_would_leave_others_no_place_does_not_serve_on",
     ),
     "A second Eagleray in a cluster": (
         "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
