@@ -59,6 +59,7 @@ _FOLLOW_TIMEOUT_S: Final = 10.0
 _REACH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 10.0
 _AS_OTHERS_TIMEOUT_S: Final = 600.0
+_AS_TOLD_TIMEOUT_S: Final = 30.0
 _AS_OTHERS_POLL_S: Final = 0.5
 _TRACES_TIMEOUT_S: Final = 3.0
 _COMMANDS_S: Final = 2.0
@@ -171,6 +172,10 @@ class Ingress:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AS_OTHERS_TIMEOUT_S):
                 while self._mark.others_listen() and not self.service.models.reached():
+                    await asyncio.sleep(_AS_OTHERS_POLL_S)
+        with contextlib.suppress(TimeoutError):  # a model may be LOADING for as long as it has too few replicas
+            async with asyncio.timeout(_AS_TOLD_TIMEOUT_S):
+                while self._mark.others_listen() and not self.service.models.are_as_told():
                     await asyncio.sleep(_AS_OTHERS_POLL_S)
         await self._cluster.connect()
         await self._listeners.open()

@@ -1,6 +1,7 @@
 """The models as this ingress sees them: what the controller's directory says, and which versions it can reach."""
 
 import asyncio
+from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -55,19 +56,28 @@ class Models:
     def reached(self) -> bool:
         """Whether it is known here which models there are, and every one that has loaded can be reached.
 
-        A controller that has just begun may have said LOADING of what others serve: it has heard of what can be reached
-        here soon, and what this process hosts itself is waited for.
+        What this process hosts itself it has loaded, or failed to.
         """
         return self.directory.known and all(
-            state.held or self._is_as_told(name, number, state)
-            for name, entry in self.directory.models.items()
-            for number, state in entry.versions.items()
+            state.held or self._can_be_reached(name, number, state) for name, number, state in self._versions()
         )
 
-    def _is_as_told(self, name: str, number: int, state: VersionEntry) -> bool:
-        if state.state == LOADING:
-            return not self.loads_here(name, number) and not self.version_ready(name, number, state)
-        return state.state != READY or self.version_ready(name, number, state)
+    def _can_be_reached(self, name: str, number: int, state: VersionEntry) -> bool:
+        if self.loads_here(name, number):
+            return False
+        return state.state != READY or self.version_ready(name, number, state) or self._failed_here(name, number)
+
+    def are_as_told(self) -> bool:
+        """Whether the controller says LOADING of nothing that can be reached, as one may that has just begun."""
+        return not any(
+            state.state == LOADING and not state.held and self.version_ready(name, number, state)
+            for name, number, state in self._versions()
+        )
+
+    def _versions(self) -> Iterator[tuple[str, int, VersionEntry]]:
+        for name, entry in self.directory.models.items():
+            for number, state in entry.versions.items():
+                yield name, number, state
 
     def _all_ready(self, name: str) -> bool:
         entry = self.directory.models.get(name)

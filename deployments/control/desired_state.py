@@ -15,7 +15,7 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
-from deployments.control.postponed import Postponed, reasons_of
+from deployments.control.postponed import Postponed, joined, parted, reasons_of
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, Plan
 from repository_loader.ensemble_graph import step_models
@@ -343,8 +343,8 @@ def reverted(
     What waited, and has not failed itself, waits on: an ensemble for its step, say.
     """
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
-    again = [group for group in trial.postponed if group.models.keys().isdisjoint(reasons)]
-    left = [group for group in desired.postponed if not any(group.models.keys() < each.models.keys() for each in again)]
+    undone = [group for group in trial.postponed if group.models.keys().isdisjoint(reasons)]
+    postponed = joined(desired.postponed, undone, trial.before)
     gone = {name: dict(why) for name, why in desired.gone.items()}
     for name, before in trial.before.items():
         tried = models.pop(name, None)
@@ -362,18 +362,16 @@ def reverted(
             models[name], origins[name] = before.model, before.origin
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     trials = tuple(other for other in desired.trials if other is not trial)
-    desired = replace(desired, snapshot=snapshot, origins=origins, trials=trials, postponed=(*left, *again))
+    desired = replace(desired, snapshot=snapshot, origins=origins, trials=trials, postponed=postponed)
     desired = replace(desired, plan=with_former(desired.plan, trial.before), gone=_latest_gone(gone))
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
 
 
 def _still_postponed(desired: DesiredState, snapshot: Snapshot) -> tuple[tuple[Postponed, ...], tuple[Postponed, ...]]:
-    """Return what is still postponed, and what no longer so as it was: what is loaded or unloaded was said later."""
+    """Return as `parted`: what is loaded or unloaded was said later."""
     before, after = desired.snapshot.models, snapshot.models
-    told = {name for name in reasons_of(desired.postponed) if after.get(name) is not before.get(name)}
-    ended = tuple(group for group in desired.postponed if not told.isdisjoint(group.models))
-    left = (group.without(told) if group in ended else group for group in desired.postponed)
-    return tuple(group for group in left if group.models), ended
+    changed = {name for name in before.keys() | after.keys() if after.get(name) is not before.get(name)}
+    return parted(desired.postponed, changed)
 
 
 def _is_ensemble(model: RepositoryModel) -> bool:
@@ -437,13 +435,20 @@ def note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel |
 
 
 def replanned(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, again: Collection[str]) -> Plan:
-    """Place models anew; of what ran of them, versions that they no longer have stay for now, or have elsewhere."""
+    """Place models anew; of what ran of them, versions that they no longer have stay for now, or have elsewhere.
+
+    What waits for a place waits on: room that a change frees is there once the change has been made.
+    """
+    waits = {name: reason for name, reason in desired.plan.unplaced.items() if name not in again}
+    models = {name: model for name, model in snapshot.models.items() if name not in waits}
+    snapshot, waits = replace(snapshot, models=models), {name: waits[name] for name in snapshot.models.keys() & waits}
     new = {(name, package.version) for name in again for package in snapshot.models[name].packages}
     stays = prune(desired.plan, lambda model: model.name in snapshot.models and (model.name, model.version) not in new)
     facts = desired.facts
-    return beside_former(
+    plan = beside_former(
         desired.plan, new, stays, facts, lambda kept: make_plan(snapshot, options.plan, facts, kept, again)
     )
+    return replace(plan, unplaced={**plan.unplaced, **waits})
 
 
 def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot) -> Plan:

@@ -35,6 +35,27 @@ def reasons_of(postponed: Iterable[Postponed]) -> dict[str, str]:
     return {name: reason for group in postponed for name, reason in group.reasons.items()}
 
 
+def parted(
+    postponed: Iterable[Postponed], changed: Collection[str]
+) -> tuple[tuple[Postponed, ...], tuple[Postponed, ...]]:
+    """Return what is left when some models have `changed`, and the groups, as they were, that had any of those."""
+    postponed = tuple(postponed)
+    ended = tuple(group for group in postponed if not group.models.keys().isdisjoint(changed))
+    left = (group.without(changed) if group in ended else group for group in postponed)
+    return tuple(group for group in left if group.models), ended
+
+
+def joined(
+    postponed: Iterable[Postponed], undone: Iterable[Postponed], names: Collection[str]
+) -> tuple[Postponed, ...]:
+    """Return what is postponed once changes are `undone` that parted groups; of those models, `names` are as before."""
+    postponed = tuple(postponed)
+    known = {*names, *reasons_of(postponed)}
+    again = [group.without(group.models.keys() - known) for group in undone]
+    left = (group for group in postponed if not any(group.models.keys() <= each.models.keys() for each in again))
+    return (*left, *again)
+
+
 def waiting_ensembles(
     models: Mapping[str, RepositoryModel], postponed: Collection[str], runs: Collection[str]
 ) -> dict[str, RepositoryModel]:

@@ -13,12 +13,12 @@ from deployments.control.desired_state import (
     Trial,
     note_gone,
     replanned,
+    reverted,
     with_revisions,
     with_steps,
 )
-from deployments.control.former_places import with_former
 from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
-from repository_loader.deployment_plan import ModelPlan, Plan
+from repository_loader.deployment_plan import Plan
 from repository_loader.ensemble_graph import linked
 from repository_loader.plan import prune
 from repository_loader.snapshot import Snapshot
@@ -38,7 +38,7 @@ def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: Des
         former: the state that was kept under other options.
         fresh: what was read and placed under the new ones.
     """
-    former = _served(former)
+    former = _served(options, former)
     nonce = secrets.token_hex(4)
     postponed = tuple(_postponed(options, former, fresh, nonce))
     for some in (postponed, tuple(group for group in postponed if not group.can_be_read), ()):
@@ -140,17 +140,8 @@ def _postponed(
         )
 
 
-def _served(former: DesiredState) -> DesiredState:
+def _served(options: ControllerOptions, former: DesiredState) -> DesiredState:
     """Return a state without what was still on trial in it."""
-    tried = former.on_trial
-    served = {name: before.model for name, before in tried.items() if before.model is not None}
-    models = {name: model for name, model in former.snapshot.models.items() if name not in tried} | served
-    origins = {**former.origins, **{name: before.origin for name, before in tried.items() if before.origin is not None}}
-
-    def ran(model: ModelPlan) -> bool:
-        return model.name not in tried or (
-            model.name in served and served[model.name].package(model.version) is not None
-        )
-
-    snapshot, plan = replace(former.snapshot, models=models), prune(with_former(former.plan, tried), ran)
-    return replace(former, snapshot=snapshot, plan=plan, origins=origins, trials=())
+    for trial in former.trials:
+        former = reverted(options, former, trial, {}, "")
+    return former

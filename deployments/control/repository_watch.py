@@ -17,6 +17,7 @@ from deployments.control.desired_state import DesiredState, Origin, displaced, l
 from deployments.control.former_places import Version
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
+from deployments.control.waiting_models import read_waiting, with_postponed
 from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
 from repository_loader.repository import fetch_models
@@ -166,6 +167,9 @@ class RepositoryWatch:
     async def _load(self, name: str) -> bool:
         """Load a model; returns False when it cannot be tried just now."""
         desired = await self._state.until(lambda desired: desired)
+        group = next((group.models.keys() for group in desired.postponed if name in group.models), None)
+        if group is not None:
+            return await self._load_postponed(desired, group)
         read = await asyncio.to_thread(read_models, self._options, desired, name, None)
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)
@@ -178,6 +182,18 @@ class RepositoryWatch:
             if reason:
                 logger.error("'%s' serves on as it is: %s", name, reason)
             else:
+                await self._state.change(changed)
+            return True
+
+    async def _load_postponed(self, desired: DesiredState, names: Collection[str]) -> bool:
+        """Load what was postponed together, if all of it can be; returns as `_load`."""
+        read = await asyncio.to_thread(read_waiting, self._options, desired, only=names)
+        async with self._state.lock:
+            desired = await self._state.until(lambda desired: desired)
+            if not desired.on_trial.keys().isdisjoint(names):
+                return False
+            changed = await asyncio.to_thread(with_postponed, self._options, desired, read)
+            if changed != desired:
                 await self._state.change(changed)
             return True
 

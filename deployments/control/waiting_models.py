@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,15 +12,16 @@ from deployments.control.desired_state import DesiredState, loaded, log_findings
 from deployments.control.node_completion import NodeCompleter
 from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
 from repository_loader.cluster_facts import ClusterFacts
+from repository_loader.ensemble_graph import check_ensembles, step_models
 from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
-from repository_loader.snapshot import Snapshot
+from repository_loader.snapshot import RepositoryModel, Snapshot
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 2.0
 
-_Room = tuple[ClusterFacts, frozenset[tuple[str, str, float, int]]]
+_Room = tuple[ClusterFacts, frozenset[tuple[str, str, float, int]], frozenset[str]]
 
 
 class WaitingModels:
@@ -72,7 +73,7 @@ class WaitingModels:
                     return
                 await self._state.change(replace(desired, facts=facts))
                 if not desired.waiting:
-                    self._read_for = facts, frozenset()
+                    self._read_for = facts, frozenset(), frozenset()
 
     async def _place(self) -> None:
         """Read and place what waits, if there is other room for it than it was read for."""
@@ -107,19 +108,25 @@ def _tries_postponed(desired: DesiredState) -> bool:
 
 def _room(desired: DesiredState) -> _Room:
     """Return the cluster, and what takes room in it; what runs nowhere is placed as soon as anything goes."""
-    return desired.facts, frozenset(
-        (each.app_name, each.name, each.num_cpus, each.replica_count)
-        for each in desired.plan.deployments
-        if desired.postponed
+    taken = frozenset(
+        (each.app_name, each.name, each.num_cpus, each.replica_count) for each in desired.plan.deployments
     )
+    postponed = frozenset(reasons_of(desired.postponed))
+    return (desired.facts, taken, postponed) if postponed else (desired.facts, frozenset(), postponed)
 
 
-def read_waiting(options: ControllerOptions, before: DesiredState, here: Callable[[str], str] = str) -> Snapshot:
-    """Read again what waits, for the cluster as it is now; blocks. `here` is as of `overrides`."""
+def read_waiting(
+    options: ControllerOptions,
+    before: DesiredState,
+    here: Callable[[str], str] = str,
+    only: Collection[str] | None = None,
+) -> Snapshot:
+    """Read again what waits (or `only` these), for the cluster as it is now; blocks. `here` is as of `overrides`."""
+    names = before.waiting if only is None else only
     loader = replace(options.loader, names=before.repositories, gpu_count=before.facts.num_gpus)
     unreadable: dict[str, str] = {}
     repositories, given = tuple(before.repositories), overrides(before, here)
-    read = load_repositories(repositories, loader, NodeCompleter(before.facts), before.waiting, given, unreadable)
+    read = load_repositories(repositories, loader, NodeCompleter(before.facts), names, given, unreadable)
     for reason in unreadable.values():
         logger.warning("%s; what waits of it waits on", reason)
     return read
@@ -136,25 +143,37 @@ def place_waiting(options: ControllerOptions, before: DesiredState, read: Snapsh
     }
     runs = [name for name in models if before.runs(name)]
     models |= waiting_ensembles(models, reasons_of(before.postponed), runs)
+    models |= _unfit(models, waits)
     snapshot = replace(before.snapshot, models=models)
     plan = make_plan(snapshot, options.plan, before.facts, before.plan)
     desired = replace(before, snapshot=snapshot, plan=plan)
     log_findings(snapshot, plan, waits - desired.waiting)
-    return _with_postponed(options, desired, read)
+    return with_postponed(options, desired, read)
 
 
-def _with_postponed(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> DesiredState:
-    """Load what was postponed, and can run as it was deployed now, each group on a trial of its own."""
+def _unfit(models: Mapping[str, RepositoryModel], waits: Collection[str]) -> dict[str, RepositoryModel]:
+    """Return the ensembles among those that wait which do not fit the steps that run, as they cannot be loaded."""
+    if not any((config := models[name].config) is not None and step_models(config) for name in waits):
+        return {}
+    faults = {name: verdict.faults for name, verdict in check_ensembles(models).items() if name in waits}
+    return {
+        name: replace(models[name], packages=(), failure=found[0].message) for name, found in faults.items() if found
+    }
+
+
+def with_postponed(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> DesiredState:
+    """Load what was postponed, and can run as it was deployed now or was read since, each group on its own trial."""
     latest = [
         replace(group, models={name: read.models.get(name, model) for name, model in group.models.items()})
         for group in desired.postponed
     ]
+    desired = replace(desired, postponed=tuple(latest))
     reasons = {
         name: model.failure for group in latest for name, model in group.models.items() if model.failure is not None
     }
     while some := [group for group in latest if reasons.keys().isdisjoint(group.models)]:
         found = {name: model for group in some for name, model in group.models.items()}
-        placed = loaded(options, desired, Snapshot(found), {name: desired.origins[name] for name in found})
+        placed = loaded(options, desired, Snapshot(found), desired.origins)
         lost = {name: reason for name, reason in placed.plan.unplaced.items() if desired.runs(name)}
         if not lost:
             trials = [
@@ -166,7 +185,7 @@ def _with_postponed(options: ControllerOptions, desired: DesiredState, read: Sna
             return replace(placed, trials=(*desired.trials, *trials), postponed=_still(placed.postponed, reasons))
         # Those that lack a place; all of them where others would lose theirs.
         reasons.update(lost if not lost.keys().isdisjoint(found) else dict.fromkeys(found, next(iter(lost.values()))))
-    return replace(desired, postponed=_still(tuple(latest), reasons))
+    return replace(desired, postponed=_still(desired.postponed, reasons))
 
 
 def _still(postponed: tuple[Postponed, ...], reasons: Mapping[str, str]) -> tuple[Postponed, ...]:

@@ -33,8 +33,11 @@ def test_an_ingress_does_not_begin_beside_others_before_its_controller_has_heard
     assert not models.reached()
     host.failures["m", 1] = "no such file"
     assert models.reached()
-    host.failures.clear()
-    host.ready.add(("m", 1))
-    assert not models.reached()
     models.directory.models["m"].versions[1].state = READY
-    assert models.reached()
+    assert models.reached(), "what fails here is not waited for"
+    host.failures.clear()
+    assert not models.reached()
+    host.ready.add(("m", 1))
+    assert models.reached() and models.are_as_told()
+    models.directory.models["m"].versions[1].state = LOADING
+    assert models.reached() and not models.are_as_told()

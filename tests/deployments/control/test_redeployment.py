@@ -335,6 +335,66 @@ def test_an_ensemble_that_cannot_be_read_holds_up_what_changes_with_it_and_nothi
         assert reasons_of(after.postponed).keys() == {"one", "step"} and places(after)["step", 1] == ["step#v1"]
 
 
+def test_a_new_ensemble_does_not_run_with_a_step_that_stays_as_it_was(tmp_path: Path) -> None:
+    """Its step was loaded as it was checked against, and failed."""
+    write(tmp_path, "step", "")
+    options, former = options_of(tmp_path, "isolated"), deployed(tmp_path, "isolated")
+    (tmp_path / "new/1").mkdir(parents=True)
+    (tmp_path / "new/config.pbtxt").write_text(ENSEMBLE.replace("dims: 1", "dims: 2"))
+    (tmp_path / "step/config.pbtxt").write_text(TENSORS.replace("dims: 1", "dims: 2") + CPUS % "6")
+    larger = ClusterFacts((NodeFacts(4), NodeFacts(8)))
+    tried_one = with_waiting(options, larger, deployed(tmp_path, "isolated", former))
+    failed = reverted(options, tried_one, tried_one.trials[0], {"step": {1: "no"}}, "")
+    after = with_waiting(options, larger, failed)
+    assert places(after) == places(former) and after.waiting == {"new"}
+
+
+def test_a_model_that_has_gone_while_others_of_its_group_were_tried_is_postponed_no_longer(tmp_path: Path) -> None:
+    write(tmp_path, "step", "")
+    write(tmp_path, "step2", "")
+    (tmp_path / "ensemble/1").mkdir(parents=True)
+    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
+    steps = step % ("step", "X", "between") + step % ("step2", "between", "Y")
+    head = ENSEMBLE.partition("ensemble_scheduling")[0]
+    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+    options, former = options_of(tmp_path, "isolated"), deployed(tmp_path, "isolated")
+    add_version(tmp_path, "step2")
+    (tmp_path / "step/config.pbtxt").write_text(TENSORS + CPUS % "6")
+    after = deployed(tmp_path, "isolated", former)
+    assert reasons_of(after.postponed).keys() == {"ensemble", "step", "step2"}
+    shutil.rmtree(tmp_path / "step2/2")
+    larger = ClusterFacts((NodeFacts(4), NodeFacts(8)))
+    grown = with_waiting(options, larger, after)
+    assert tried(grown) == [{"step"}]
+    no_room = reverted(options, unloaded(options, grown, ["step2"]), grown.trials[0], {}, "")
+    assert reasons_of(no_room.postponed).keys() == {"step"}
+    assert tried(with_waiting(options, larger, no_room)) == [{"step"}]
+
+
+def test_what_waits_takes_no_room_that_a_change_frees_before_it_is_made(tmp_path: Path) -> None:
+    write(tmp_path, "m", CPUS % "6")
+    write(tmp_path, "waits", CPUS % "4")
+    larger = ClusterFacts((NodeFacts(8),))
+    options = options_of(tmp_path, "isolated")
+    before = read_desired_state(options, larger)
+    assert before.runs("m") and before.waiting == {"waits"}
+    (tmp_path / "m/config.pbtxt").write_text(TENSORS + CPUS % "3")
+    changed = loaded(options, before, read_models(options, before, "m", None), {"m": Origin()})
+    failed = reverted(options, changed, changed.trials[0], {"m": {1: "no"}}, "")
+    assert places(failed) == places(before) and failed.waiting == {"waits"}
+    assert not committed(options, changed, changed.trials[0]).waiting
+
+
+def test_a_deployment_while_a_change_is_on_trial_leaves_what_ran_before_that(tmp_path: Path) -> None:
+    write(tmp_path, "m", "")
+    first = deployed(tmp_path, "isolated")
+    (tmp_path / "m/config.pbtxt").write_text(TENSORS + "max_batch_size: 4")
+    second = deployed(tmp_path, "isolated", first)
+    (tmp_path / "m/config.pbtxt").write_text("what is this")
+    third = deployed(tmp_path, "isolated", second)
+    assert third.plan == first.plan and third.trials == () and third.snapshot.models == first.snapshot.models
+
+
 def test_the_steps_of_an_ensemble_that_cannot_be_read_stay(tmp_path: Path) -> None:
     """Nobody asked for them by name."""
     write(tmp_path, "step", "")

@@ -210,6 +210,35 @@ def test_what_is_postponed_together_is_not_parted_by_the_watch(tmp_path: Path) -
     assert reasons_of(watched.desired.postponed).keys() == {"ensemble", "step"}
     assert {name for _ in range(60) for name in watched.look(after_s=1.0)} == {"ensemble"}  # which cannot be read
 
+    options = replace(watched.options, repository_poll_s=0.02, repository_quiet_s=0.02)
+
+    async def scenario() -> DesiredState:
+        no_store: Any = None
+        state = Taking(no_store, lambda desired: None)
+        await state.change(watched.desired)
+        watch = asyncio.create_task(RepositoryWatch(options, state, ModelTable()).run())
+        with (tmp_path / "step/2/model.py").open("a") as file:
+            file.write("#")  # of what waits for the ensemble
+        write(tmp_path, "other")
+        async with asyncio.timeout(10):
+            seen = await state.until(lambda desired: desired if desired.runs("other") else None)
+            assert reasons_of(seen.postponed).keys() == {"ensemble", "step"} and len(seen.trials) == 1
+            write(tmp_path, "needed")
+            (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {scheduling} }}")
+            seen = await state.until(lambda desired: None if desired.postponed else desired)
+        watch.cancel()
+        return seen
+
+    after = asyncio.run(scenario())
+    assert [set(trial.before) for trial in after.trials][1:] == [{"step"}] and after.runs("ensemble")
+
+
+class Taking(CurrentState):
+    """Stores no state."""
+
+    async def change(self, desired: DesiredState) -> None:
+        self._take(desired)
+
 
 class Stubborn(CurrentState):
     """Takes no state without a model `a`, and stores none."""
