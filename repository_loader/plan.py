@@ -2,8 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -28,6 +29,7 @@ GPU_STEP = 0.01
 
 _ITS_OWN = "eagleray-model-"
 _WHOLE = 1e-6
+_NONE: Mapping[str, str] = MappingProxyType({})
 _PROCESS_BYTES = 64 << 20
 """Less than any replica takes."""
 _MAX_NAME_BYTES = 225
@@ -59,13 +61,14 @@ def make_plan(
     facts: ClusterFacts,
     kept: Plan | None = None,
     again: Collection[str] = (),
+    waits: Mapping[str, str] = _NONE,
 ) -> Plan:
     """Place every loadable model. Pure but for the sizes of model files, which it asks the disk for.
 
     Models that are in `kept` already stay where they are; the others get what is left, and so do those named in
-    `again`, beside what `kept` still has of them.
+    `again`, beside what `kept` still has of them. Those in `waits` get nothing, for these reasons.
     """
-    return _Planner(settings, facts, kept or Plan(), again).plan(snapshot)
+    return _Planner(settings, facts, kept or Plan(), again).plan(snapshot, waits)
 
 
 def prune(plan: Plan, keep: Callable[[ModelPlan], bool]) -> Plan:
@@ -102,11 +105,11 @@ class _Planner:
                 self._add(deployment)
         self._kept.difference_update(again)
 
-    def plan(self, snapshot: Snapshot) -> Plan:
-        unplaced: dict[str, str] = {}
+    def plan(self, snapshot: Snapshot, waits: Mapping[str, str]) -> Plan:
+        unplaced = {name: reason for name, reason in waits.items() if name in snapshot.models}
         self._ensembles = self._packed_ensembles(snapshot)
         for model in _dependencies_first(snapshot.models):
-            if not model.packages or model.name in self._kept:
+            if not model.packages or model.name in self._kept or model.name in unplaced:
                 continue
             before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))
             before_needs = (self._taken_cpus, self._taken_memory_bytes, self._packed_needs, dict(self._kinds))

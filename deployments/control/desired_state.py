@@ -364,6 +364,8 @@ def reverted(
     trials = tuple(other for other in desired.trials if other is not trial)
     desired = replace(desired, snapshot=snapshot, origins=origins, trials=trials, postponed=postponed)
     desired = replace(desired, plan=with_former(desired.plan, trial.before), gone=_latest_gone(gone))
+    waits = {name: reason for name, reason in desired.plan.unplaced.items() if name not in trial.before}
+    desired = replace(desired, plan=_tidy(options, desired, snapshot, waits))  # what ran comes before what waits
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
 
 
@@ -440,19 +442,18 @@ def replanned(options: ControllerOptions, desired: DesiredState, snapshot: Snaps
     What waits for a place waits on: room that a change frees is there once the change has been made.
     """
     waits = {name: reason for name, reason in desired.plan.unplaced.items() if name not in again}
-    models = {name: model for name, model in snapshot.models.items() if name not in waits}
-    snapshot, waits = replace(snapshot, models=models), {name: waits[name] for name in snapshot.models.keys() & waits}
     new = {(name, package.version) for name in again for package in snapshot.models[name].packages}
     stays = prune(desired.plan, lambda model: model.name in snapshot.models and (model.name, model.version) not in new)
     facts = desired.facts
-    plan = beside_former(
-        desired.plan, new, stays, facts, lambda kept: make_plan(snapshot, options.plan, facts, kept, again)
+    return beside_former(
+        desired.plan, new, stays, facts, lambda kept: make_plan(snapshot, options.plan, facts, kept, again, waits)
     )
-    return replace(plan, unplaced={**plan.unplaced, **waits})
 
 
-def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot) -> Plan:
-    """Keep of the plan what the snapshot has, and what ran before those that are on trial; place the rest."""
+def _tidy(
+    options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, waits: Mapping[str, str] | None = None
+) -> Plan:
+    """Keep of the plan what the snapshot has, and what ran before those that are on trial; place all but what waits."""
     runs = {name: [*model.packages] for name, model in snapshot.models.items()}
     for name, before in desired.on_trial.items():
         runs.setdefault(name, []).extend(before.model.packages if before.model is not None else ())
@@ -463,7 +464,8 @@ def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot)
         for name, model in snapshot.models.items()
         if name in placed and any(package not in placed[name] for package in model.packages)
     }
-    return make_plan(snapshot, options.plan, desired.facts, prune(kept, lambda model: model.name not in lost))
+    kept = prune(kept, lambda model: model.name not in lost)
+    return make_plan(snapshot, options.plan, desired.facts, kept, waits=waits or {})
 
 
 def _placed(plan: Plan) -> dict[str, list[ModelPackage]]:

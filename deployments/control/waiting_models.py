@@ -8,7 +8,14 @@ from typing import Final
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import DesiredState, loaded, log_findings, overrides, replaced
+from deployments.control.desired_state import (
+    DesiredState,
+    loaded,
+    log_findings,
+    overrides,
+    replaced,
+    with_steps,
+)
 from deployments.control.node_completion import NodeCompleter
 from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
 from repository_loader.cluster_facts import ClusterFacts
@@ -168,24 +175,35 @@ def with_postponed(options: ControllerOptions, desired: DesiredState, read: Snap
         for group in desired.postponed
     ]
     desired = replace(desired, postponed=tuple(latest))
+    groups = [(group, {**group.models, **_new_steps(desired, group, read)}) for group in latest]
     reasons = {
-        name: model.failure for group in latest for name, model in group.models.items() if model.failure is not None
+        name: model.failure for _, models in groups for name, model in models.items() if model.failure is not None
     }
-    while some := [group for group in latest if reasons.keys().isdisjoint(group.models)]:
-        found = {name: model for group in some for name, model in group.models.items()}
+    while some := [(group, models) for group, models in groups if reasons.keys().isdisjoint(models)]:
+        found = {name: model for _, models in some for name, model in models.items()}
         placed = loaded(options, desired, Snapshot(found), desired.origins)
-        lost = {name: reason for name, reason in placed.plan.unplaced.items() if desired.runs(name)}
+        lost = {name: why for name, why in placed.plan.unplaced.items() if name in found or desired.runs(name)}
         if not lost:
             trials = [
                 replace(trial, before=before, makes_room=True, postponed=(group,))
                 for trial in placed.trials[len(desired.trials) :]
-                for group in some
-                if (before := {name: each for name, each in trial.before.items() if name in group.models})
+                for group, models in some
+                if (before := {name: each for name, each in trial.before.items() if name in models})
             ]
             return replace(placed, trials=(*desired.trials, *trials), postponed=_still(placed.postponed, reasons))
         # Those that lack a place; all of them where others would lose theirs.
         reasons.update(lost if not lost.keys().isdisjoint(found) else dict.fromkeys(found, next(iter(lost.values()))))
     return replace(desired, postponed=_still(desired.postponed, reasons))
+
+
+def _new_steps(desired: DesiredState, group: Postponed, read: Snapshot) -> dict[str, RepositoryModel]:
+    """Return the steps that ensembles of a group have now and that do not run."""
+    others = reasons_of(desired.postponed)
+    return {
+        name: read.models[name]
+        for name in sorted(with_steps(read, group.models))
+        if name in read.models and name not in others and not desired.runs(name)
+    }
 
 
 def _still(postponed: tuple[Postponed, ...], reasons: Mapping[str, str]) -> tuple[Postponed, ...]:

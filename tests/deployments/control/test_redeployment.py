@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import DesiredState, Origin, committed, loaded, reverted, unloaded
@@ -371,18 +373,38 @@ def test_a_model_that_has_gone_while_others_of_its_group_were_tried_is_postponed
     assert tried(with_waiting(options, larger, no_room)) == [{"step"}]
 
 
-def test_what_waits_takes_no_room_that_a_change_frees_before_it_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a", "z"])  # models are placed in this order
+def test_what_waits_takes_no_room_that_a_change_frees_before_it_is_made(tmp_path: Path, name: str) -> None:
     write(tmp_path, "m", CPUS % "6")
-    write(tmp_path, "waits", CPUS % "4")
     larger = ClusterFacts((NodeFacts(8),))
     options = options_of(tmp_path, "isolated")
     before = read_desired_state(options, larger)
-    assert before.runs("m") and before.waiting == {"waits"}
+    write(tmp_path, name, CPUS % "4")
+    read = read_models(options, before, name, None)
+    before = loaded(options, before, read, {name: Origin()})
+    before = replace(before, trials=())
+    assert before.runs("m") and before.waiting == {name}
     (tmp_path / "m/config.pbtxt").write_text(TENSORS + CPUS % "3")
     changed = loaded(options, before, read_models(options, before, "m", None), {"m": Origin()})
     failed = reverted(options, changed, changed.trials[0], {"m": {1: "no"}}, "")
-    assert places(failed) == places(before) and failed.waiting == {"waits"}
+    assert places(failed) == places(before) and failed.waiting == {name}
     assert not committed(options, changed, changed.trials[0]).waiting
+
+
+def test_an_ensemble_waits_on_for_a_step_while_another_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, "step", "")
+    write(tmp_path, "waits", CPUS % "6")
+    (tmp_path / "ensemble/1").mkdir(parents=True)
+    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
+    steps = step % ("step", "X", "between") + step % ("waits", "between", "Y")
+    head = ENSEMBLE.partition("ensemble_scheduling")[0]
+    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+    options = options_of(tmp_path, "isolated")
+    before = read_desired_state(options, FACTS)
+    assert before.waiting == {"ensemble", "waits"}
+    add_version(tmp_path, "step")
+    after = loaded(options, before, read_models(options, before, "step", None), {"step": Origin()})
+    assert after.waiting == {"ensemble", "waits"} and after.runs("step")
 
 
 def test_a_deployment_while_a_change_is_on_trial_leaves_what_ran_before_that(tmp_path: Path) -> None:

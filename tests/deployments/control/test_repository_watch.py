@@ -194,9 +194,9 @@ def test_what_is_postponed_together_is_not_parted_by_the_watch(tmp_path: Path) -
     """The step of an ensemble that cannot be read waits with it; what only the ensemble needs is not gone."""
     write(tmp_path, "step")
     write(tmp_path, "needed")
-    steps = [("step", "X", "Z"), ("needed", "Z", "Y")]
+    steps, later = [("step", "X", "Z"), ("needed", "Z", "Y")], [("step", "X", "Z"), ("new", "Z", "Y")]
     step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
-    scheduling = " ".join(step % each for each in steps)
+    scheduling, mended = (" ".join(step % each for each in some) for some in (steps, later))
     head = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
     (tmp_path / "ensemble/1").mkdir(parents=True)
     (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {scheduling} }}")
@@ -223,14 +223,15 @@ def test_what_is_postponed_together_is_not_parted_by_the_watch(tmp_path: Path) -
         async with asyncio.timeout(10):
             seen = await state.until(lambda desired: desired if desired.runs("other") else None)
             assert reasons_of(seen.postponed).keys() == {"ensemble", "step"} and len(seen.trials) == 1
-            write(tmp_path, "needed")
-            (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {scheduling} }}")
+            write(tmp_path, "new")
+            (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {mended} }}")
             seen = await state.until(lambda desired: None if desired.postponed else desired)
         watch.cancel()
         return seen
 
     after = asyncio.run(scenario())
-    assert [set(trial.before) for trial in after.trials][1:] == [{"step"}] and after.runs("ensemble")
+    assert [set(trial.before) for trial in after.trials][1:] == [{"ensemble", "new", "step"}]
+    assert after.runs("ensemble") and after.runs("new")
 
 
 class Taking(CurrentState):
