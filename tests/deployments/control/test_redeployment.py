@@ -39,6 +39,14 @@ def add_version(root: Path, name: str) -> None:
     (root / name / "2/model.py").write_text(CODE)
 
 
+def write_ensemble(root: Path, first: str, second: str) -> None:
+    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
+    steps = step % (first, "X", "between") + step % (second, "between", "Y")
+    head = ENSEMBLE.partition("ensemble_scheduling")[0]
+    (root / "ensemble/1").mkdir(parents=True)
+    (root / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+
+
 def deployed(root: Path, placement: str, former: DesiredState | None = None) -> DesiredState:
     options = options_of(root, placement)
     fresh = read_desired_state(options, FACTS)
@@ -137,11 +145,7 @@ def test_what_an_ensemble_links_goes_together(tmp_path: Path) -> None:
 def test_what_an_ensemble_that_stays_links_goes_together(tmp_path: Path) -> None:
     for name in ("step", "other"):
         write(tmp_path, name, "")
-    (tmp_path / "ensemble/1").mkdir(parents=True)
-    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
-    steps = step % ("step", "X", "between") + step % ("other", "between", "Y")
-    head = ENSEMBLE.partition("ensemble_scheduling")[0]
-    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+    write_ensemble(tmp_path, "step", "other")
     former = deployed(tmp_path, "isolated")
     assert former.runs("ensemble"), former.snapshot.models["ensemble"].failure
     for name in ("step", "other"):
@@ -354,11 +358,7 @@ def test_a_new_ensemble_does_not_run_with_a_step_that_stays_as_it_was(tmp_path: 
 def test_a_model_that_has_gone_while_others_of_its_group_were_tried_is_postponed_no_longer(tmp_path: Path) -> None:
     write(tmp_path, "step", "")
     write(tmp_path, "step2", "")
-    (tmp_path / "ensemble/1").mkdir(parents=True)
-    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
-    steps = step % ("step", "X", "between") + step % ("step2", "between", "Y")
-    head = ENSEMBLE.partition("ensemble_scheduling")[0]
-    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+    write_ensemble(tmp_path, "step", "step2")
     options, former = options_of(tmp_path, "isolated"), deployed(tmp_path, "isolated")
     add_version(tmp_path, "step2")
     (tmp_path / "step/config.pbtxt").write_text(TENSORS + CPUS % "6")
@@ -394,11 +394,7 @@ def test_what_waits_takes_no_room_that_a_change_frees_before_it_is_made(tmp_path
 def test_an_ensemble_waits_on_for_a_step_while_another_is_loaded(tmp_path: Path) -> None:
     write(tmp_path, "step", "")
     write(tmp_path, "waits", CPUS % "6")
-    (tmp_path / "ensemble/1").mkdir(parents=True)
-    step = 'step { model_name: "%s" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } }'
-    steps = step % ("step", "X", "between") + step % ("waits", "between", "Y")
-    head = ENSEMBLE.partition("ensemble_scheduling")[0]
-    (tmp_path / "ensemble/config.pbtxt").write_text(f"{head} ensemble_scheduling {{ {steps} }}")
+    write_ensemble(tmp_path, "step", "waits")
     options = options_of(tmp_path, "isolated")
     before = read_desired_state(options, FACTS)
     assert before.waiting == {"ensemble", "waits"}
