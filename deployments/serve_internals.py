@@ -35,6 +35,7 @@ from ray.serve.schema import ApplicationStatus
 from ray.util.placement_group import PlacementGroup
 
 from deployments.control import replica_directory
+from deployments.replica.device_memory import only_gpu
 from deployments.replica.worker_wakes import wake_main_thread_less
 
 LANE_ROUTER: Final = "eagleray.lane_router:LaneRouter"
@@ -184,19 +185,29 @@ def _is_steady(controller: Any) -> bool:
 
 @contextlib.contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM, which `ray.init` otherwise replaces with one that raises.
+    """Keep this process's handler of SIGTERM, which `ray.init` and `ray.shutdown` both take away.
 
-    What it raises in the middle of a start is lost where nobody can catch it, or leaves Ray's locks held. The handler
-    in C++ that comes in addition prints a stack, and asks for an alarm that aborts the process three seconds later.
-    It calls ours at its end: where it is at work in another thread while the start ends, ours has to end the alarm.
+    The first sets one that raises: in the middle of a start that is lost where nobody can catch it, or leaves Ray's
+    locks held. The handler in C++ that comes in addition prints a stack, and asks for an alarm that aborts the process
+    three seconds later. It calls ours at its end: where it is at work in another thread while the start ends, ours has
+    to end the alarm. The second sets the default, which ends the process, before it ends Ray's processes.
     """
-    replace = ray._private.utils.set_sigterm_handler
+    replace, kill = ray._private.utils.set_sigterm_handler, Node.kill_all_processes
+
+    def set_again() -> None:
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+    def kill_all_processes(*args: Any, **options: Any) -> None:
+        set_again()
+        kill(*args, **options)
+
     ray._private.utils.set_sigterm_handler = lambda handler: None
+    Node.kill_all_processes = kill_all_processes
     try:
         yield
     finally:
-        ray._private.utils.set_sigterm_handler = replace
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        ray._private.utils.set_sigterm_handler, Node.kill_all_processes = replace, kill
+        set_again()
         signal.alarm(0)
 
 
@@ -422,14 +433,6 @@ def gpu_memory_bytes() -> int:
         pynvml.nvmlShutdown()
 
 
-def only_gpu(ids: Sequence[str], uuids: Sequence[str]) -> str:
-    """Return which of a node's GPUs a process has, by the number or the UUID that Ray names it by, "" for several."""
-    if len(ids) != 1:
-        return ""
-    found = (uuid for number, uuid in enumerate(uuids) if ids[0] == str(number) or uuid.startswith(ids[0]))
-    return next(found, "")
-
-
 class GpuReader:
     """Asks NVML for the state of this node's GPUs; without NVML there are none."""
 
@@ -437,7 +440,7 @@ class GpuReader:
         try:
             pynvml.nvmlInit()
             self._handles = {
-                _text(pynvml.nvmlDeviceGetUUID(handle)): handle
+                pynvml.nvmlDeviceGetUUID(handle): handle
                 for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
             }
         except pynvml.NVMLError:
@@ -466,10 +469,6 @@ class GpuReader:
             with contextlib.suppress(pynvml.NVMLError):  # older GPUs do not tell all of it
                 state[name] = int(ask())
         return state
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def serve_logs_folder() -> str:

@@ -94,12 +94,13 @@ class LocalRay:
         """Leave the cluster, which ends if it was started here."""
         import ray
 
-        from deployments.serve_internals import end_autoscaler
+        from deployments.serve_internals import end_autoscaler, sigterm_kept
 
         if self._login is not None:
             self._login.close()
         end_autoscaler()
-        ray.shutdown()
+        with sigterm_kept():
+            ray.shutdown()
 
     def _open_dashboard(self, dashboard: str) -> str:
         """Return what the user can open: for a local Ray with a token, a URL that hands the token over."""

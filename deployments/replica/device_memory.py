@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Final
 
 from deployments.replica.cuda_driver import (
@@ -120,6 +121,14 @@ def visible_gpus() -> tuple[str, ...]:
         return tuple([uuid_of(device_id) for device_id in range(count.value)])
     except DeviceMemoryError:
         return ()
+
+
+def only_gpu(ids: Sequence[str], uuids: Sequence[str]) -> str:
+    """Return which of a node's GPUs a process has, by the number or the UUID that Ray names it by, "" for several."""
+    if len(ids) != 1:
+        return ""
+    found = (uuid for number, uuid in enumerate(uuids) if ids[0] == str(number) or uuid.startswith(ids[0]))
+    return next(found, "")
 
 
 def uuid_of(device_id: int) -> str:

@@ -30,11 +30,11 @@ from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
 from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
+from deployments.replica.device_memory import only_gpu
 from deployments.serve_internals import (
     LANE_ROUTER,
     GpuReader,
     local_gpus,
-    only_gpu,
     pin_version,
     serve_logs_folder,
     share_of_node,
@@ -450,6 +450,7 @@ def test_a_card_of_a_dead_node_is_given_back() -> None:
 TERMINATED = """
 import os, signal, sys, threading, time
 import ray
+from ray._private.node import Node
 from deployments.serve_internals import sigterm_kept
 
 got = []
@@ -472,18 +473,30 @@ with sigterm_kept():
     started.set()
     terminating.join()
 time.sleep(2)  # in which Ray's handler ends that is at work in another thread
-sent = len(got)
+sent = [len(got)]
+
+def terminated(step):
+    def stepped(*args, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sent.append(len(got))
+        return step(*args, **options)
+
+    return stepped
+
 print("started", file=sys.stderr, flush=True)
+Node.kill_all_processes = terminated(Node.kill_all_processes)
+with sigterm_kept():
+    terminated(ray.shutdown)()
 os.kill(os.getpid(), signal.SIGTERM)
-ray.shutdown()
-print(sent > 10, len(got) > sent, signal.getitimer(signal.ITIMER_REAL))
+sent.append(len(got))
+print(sent[0] > 10, [after - before for before, after in zip(sent, sent[1:])], signal.getitimer(signal.ITIMER_REAL))
 """
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(90)
-def test_sigterm_while_ray_starts_is_ours() -> None:
+def test_sigterm_while_ray_starts_and_ends_is_ours() -> None:
     done = run(sys.executable, "-c", TERMINATED, env=environment(), timeout_s=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "True True (0.0, 0.0)\n"
+    assert done.stdout == "True [1, 1, 1] (0.0, 0.0)\n"
     assert "SIGTERM" not in done.stderr.partition("started\n")[2]

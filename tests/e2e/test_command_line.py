@@ -359,6 +359,22 @@ def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -
         server.kill()
 
 
+def test_a_second_sigterm_once_ray_ends_changes_nothing(digits: Path, tmp_path: Path) -> None:
+    """Ray's handlers in C++ have gone by then, and have left none behind."""
+    server = start(digits, tmp_path)
+    try:
+        server.wait_for("LOADING")
+        started = set(server.descendants())
+        (raylet,) = [process for process in started if process.name() == "raylet"]
+        server.send_signal(signal.SIGTERM)
+        wait_until(lambda: not raylet.is_running(), "the end of Ray", poll_s=0.01)
+        server.send_signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+        server.assert_none_left(started)
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize(
     ("name", "moment"),
     [
