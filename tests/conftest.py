@@ -18,7 +18,15 @@ SHARING = tuple(f"tests/{name}" for name in ("conformance", "e2e/clients", "e2e/
 
 WAITING = tuple(
     f"tests/{name}"
-    for name in ("behaviours/", "conformance/", "deployments/test_serve", "e2e/", "repository_loader/storage/")
+    for name in (
+        "app/cli/test_ray_internals",
+        "behaviours/",
+        "conformance/",
+        "deployments/test_serve",
+        "e2e/",
+        "eagleray/",
+        "repository_loader/storage/",
+    )
 )
 """Tests that wait for servers: they come first, so that the others have the cores meanwhile."""
 

@@ -51,13 +51,13 @@ class LocalRay:
             raise StartFailed(other)
         import ray
 
-        from deployments.serve_internals import fewer_processes, process_groups, sigterm_kept
+        from app.cli.ray_internals import fewer_processes, forked_workers, process_groups, sigterm_kept
 
         options = self._options
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
-            with sigterm_kept(), process_groups(), fewer_processes(dashboard=options.dashboard):
+            with sigterm_kept(), process_groups(), forked_workers(), fewer_processes(dashboard=options.dashboard):
                 context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error
@@ -86,7 +86,7 @@ class LocalRay:
         return bool(self._dead_process())
 
     def _dead_process(self) -> str:
-        from deployments.serve_internals import dead_process_of_ray
+        from app.cli.ray_internals import dead_process_of_ray
 
         return dead_process_of_ray()
 
@@ -94,7 +94,7 @@ class LocalRay:
         """Leave the cluster, which ends if it was started here."""
         import ray
 
-        from deployments.serve_internals import end_autoscaler, sigterm_kept
+        from app.cli.ray_internals import end_autoscaler, sigterm_kept
 
         if self._login is not None:
             self._login.close()

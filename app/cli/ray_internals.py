@@ -1,0 +1,121 @@
+"""What touches Ray where `eagleray serve` starts and ends it, and there is no public API.
+
+`tests/app/cli/test_ray_internals.py` fails loudly on a Ray that changed any of it.
+"""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray._private import ray_constants, services
+from ray._private.node import Node
+from ray._private.ray_constants import (
+    DASHBOARD_ADDRESS,
+    KV_NAMESPACE_DASHBOARD,
+    PROCESS_TYPE_GCS_SERVER,
+    PROCESS_TYPE_RAYLET,
+)
+
+from eagleray import HOME
+
+LAUNCHER: Final = Path(HOME) / "eagleray" / "worker_launcher.py"
+
+
+@contextlib.contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which `ray.init` and `ray.shutdown` both take away.
+
+    The first sets one that raises: in the middle of a start that is lost where nobody can catch it, or leaves Ray's
+    locks held. The handler in C++ that comes in addition prints a stack, and asks for an alarm that aborts the process
+    three seconds later. It calls ours at its end: where it is at work in another thread while the start ends, ours has
+    to end the alarm. The second sets the default, which ends the process, before it ends Ray's processes.
+    """
+    replace, kill = ray._private.utils.set_sigterm_handler, Node.kill_all_processes
+
+    def set_again() -> None:
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+    def kill_all_processes(*args: Any, **options: Any) -> None:
+        set_again()
+        kill(*args, **options)
+
+    ray._private.utils.set_sigterm_handler = lambda handler: None
+    Node.kill_all_processes = kill_all_processes
+    try:
+        yield
+    finally:
+        ray._private.utils.set_sigterm_handler, Node.kill_all_processes = replace, kill
+        set_again()
+        signal.alarm(0)
+
+
+@contextlib.contextmanager
+def process_groups() -> Iterator[None]:
+    """Have each process of Ray's that `ray.init` starts be of a group of its own, with what it starts in turn.
+
+    A signal to this process's group (of `timeout`, say, or of a shell that ends) is then for this process alone, which
+    drains before it ends Ray.
+    """
+    kept = services.ConsolePopen
+    services.ConsolePopen = partial(kept, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = kept
+
+
+@contextlib.contextmanager
+def fewer_processes(*, dashboard: bool) -> Iterator[None]:
+    """Have `ray.init`, where it starts a cluster, leave out two processes of Ray's that nobody here asks for anything.
+
+    The log monitor sends what workers print to drivers, none of which wants it (`log_to_driver=False`), and ten times a
+    second it looks at every file of logs. Without a `dashboard` Ray starts its process all the same, and waits a second
+    for it: to report statistics of use. The agents of nodes look for its address once a second, and log a stack each
+    time, until there is one; they get one at which nobody listens.
+    """
+
+    def no_api_server(node: Node, **_: Any) -> None:
+        node.get_gcs_client().internal_kv_put(DASHBOARD_ADDRESS.encode(), b"127.0.0.1:0", True, KV_NAMESPACE_DASHBOARD)
+
+    kept = Node.start_log_monitor, Node.start_api_server
+    Node.start_log_monitor = lambda node: None
+    if not dashboard:
+        Node.start_api_server = no_api_server
+    try:
+        yield
+    finally:
+        Node.start_log_monitor, Node.start_api_server = kept
+
+
+@contextlib.contextmanager
+def forked_workers() -> Iterator[None]:
+    """Have the raylet that `ray.init` starts start its workers by `LAUNCHER`."""
+    kept = ray_constants.SETUP_WORKER_FILENAME
+    if sys.platform == "linux":
+        ray_constants.SETUP_WORKER_FILENAME = str(LAUNCHER)  # joined to the folder of Ray's own
+    try:
+        yield
+    finally:
+        ray_constants.SETUP_WORKER_FILENAME = kept
+
+
+def end_autoscaler() -> None:
+    """Kill Ray's autoscaler, of a cluster that this process has started and is about to end.
+
+    At the SIGTERM of `ray.shutdown` it would tell the GCS, which has ended by then, and be killed after a second.
+    """
+    node = ray._private.worker._global_node
+    if node is not None and node.head:
+        node.kill_monitor(check_alive=False)
+
+
+def dead_process_of_ray() -> str:
+    """Return which process has ended of the cluster that this one started, and that does not live on without it."""
+    node = ray._private.worker._global_node
+    dead = [] if node is None else [name for name, _ in node.dead_processes()]
+    return next((name for name in dead if name in (PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET)), "")

@@ -1,0 +1,247 @@
+"""The script by which Ray's raylet starts workers under `eagleray serve`: a fork server makes them.
+
+Most of what a worker does until it takes work is to import Ray, twice, and what Ray Serve needs. The first launcher of
+a raylet imports that once and stays, as the fork server; those after it hand over what they were told, and end. A
+worker whose runtime environment or variables are not those of the fork server is started as Ray does, and so is each
+one where there is no fork server to be had.
+
+Nothing of Eagleray's is imported here, nor what a worker of Ray Serve would not import itself.
+"""
+
+import ast
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import types
+from typing import Any, Final
+
+_OF_SERVE: Final = (
+    "anyio.to_thread",
+    "fastapi",
+    "grpc",
+    "grpc_reflection.v1alpha.reflection",
+    "jsonschema",
+    "opentelemetry.sdk.trace",
+    "prometheus_client",
+    "pydantic",
+    "requests",
+    "starlette.routing",
+    "uvicorn",
+    "uvloop",
+)
+"""What Ray Serve imports in every worker; none of it starts a thread, as NumPy does, which forking would lose."""
+
+_CONTEXT: Final = "--serialized-runtime-env-context="
+_LANGUAGE: Final = "--language="
+_NODE: Final = "--node-id="
+_JOB: Final = "RAY_JOB_ID"
+_ANY_JOB: Final = "ffffffff"
+"""What Ray calls a worker's job that has none yet, and takes what job it is given first."""
+
+_MADE: Final = b"made"
+_WAIT_S: Final = 20.0
+_MAX_BYTES: Final = 1 << 20
+_STREAMS: Final = 3
+_LENGTH: Final = struct.Struct("!I")
+_PEER: Final = struct.Struct("3i")
+_PR_SET_PDEATHSIG: Final = 1
+
+Order = dict[str, Any]
+"""Of a worker that is to be made the `arguments`, the `environment`, and device and inode of its `folder`."""
+
+
+def main() -> None:
+    """Become the worker, or the fork server, or end once that has made the worker."""
+    arguments = sys.argv[1:]
+    order = read_order(arguments)
+    if order is not None and hand_over(order):
+        return
+    listener = None if order is None else listen(order)
+    if order is None or listener is None:
+        setup = os.path.join(os.path.dirname(arguments[0]), "setup_worker.py")
+        os.execv(sys.executable, [sys.executable, setup, *arguments])
+    become_worker(ForkServer(order, listener).run())
+
+
+def read_order(arguments: list[str]) -> Order | None:
+    """Return what a fork server has to know, None for a worker that is none of Python's, or has an environment."""
+    rest, context, language = [], "", ""
+    for argument in arguments:
+        if argument.startswith(_CONTEXT):
+            context = argument.removeprefix(_CONTEXT)
+        elif argument.startswith(_LANGUAGE):
+            language = argument.removeprefix(_LANGUAGE)
+        else:
+            rest.append(argument)
+    changes = {name: value for name, value in json.loads(context or "{}").items() if value}
+    if changes.pop("py_executable", sys.executable) != sys.executable or changes or language != "PYTHON":
+        return None
+    folder = os.stat(".")  # it may have no path any more
+    return {"arguments": rest, "environment": dict(os.environ), "folder": [folder.st_dev, folder.st_ino]}
+
+
+def hand_over(order: Order) -> bool:
+    """Return whether there is a fork server that has made the worker."""
+    body = json.dumps(order).encode()
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_WAIT_S)
+        connection.connect(address(order))
+        if is_ours(connection):
+            socket.send_fds(connection, [_LENGTH.pack(len(body))], range(_STREAMS))
+            connection.sendall(body)
+            return connection.recv(len(_MADE)) == _MADE
+    return False
+
+
+def listen(order: Order) -> socket.socket | None:
+    """Return the socket of the node's fork server, None where another has it."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(address(order))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+def address(order: Order) -> str:
+    """Return where the fork server of a node of Ray's listens: a name that is nobody's once it has ended (unix(7))."""
+    arguments: list[str] = order["arguments"]
+    return "\0eagleray-workers-" + next(each for each in arguments if each.startswith(_NODE))
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Return whether it is this user whose process is at the other end."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return bool(_PEER.unpack(peer)[1] == os.getuid())
+
+
+class ForkServer:
+    """Makes workers, which are as the process is that it is called in."""
+
+    def __init__(self, order: Order, listener: socket.socket) -> None:
+        self._order = order
+        self._listener = listener
+
+    def run(self) -> Order:
+        """Make workers, that of the own order first; returns in each of them, with its order."""
+        # Who outlived the raylet would be asked for nothing any more, and would not know.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.environ[_JOB] = _ANY_JOB  # Ray's library reads its variables when it is loaded, and never again
+        script = self._order["arguments"][0]
+        sys.path[0] = os.path.dirname(script)  # as it is where Python runs the script
+        import_all(script)
+        gc.collect()
+        gc.freeze()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        if self._fork():
+            return self._order
+        while True:
+            connection = self._listener.accept()[0]
+            with connection:
+                order = self._serve(connection)
+                if order is not None:
+                    return order
+
+    def _serve(self, connection: socket.socket) -> Order | None:
+        """Make a worker for who asks for it, and return its order in it; None where this goes on to be the server."""
+        files: list[int] = []
+        try:
+            order = self._receive(connection, files)
+            if order is None or not still_waits(connection):
+                return None
+            if self._fork():
+                for number, file in enumerate(files):
+                    os.dup2(file, number)
+                return order
+            connection.sendall(_MADE)
+        except (OSError, ValueError):
+            pass  # who asks starts the worker itself
+        finally:
+            for file in files:
+                os.close(file)
+        return None
+
+    def _receive(self, connection: socket.socket, files: list[int]) -> Order | None:
+        """Return what is to be made, None for a worker that would be another; `files` gets its standard streams."""
+        connection.settimeout(_WAIT_S)
+        if not is_ours(connection):
+            return None
+        head, received, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS)
+        files += received
+        (left,) = _LENGTH.unpack(head)
+        body = bytearray()
+        while len(body) < min(left, _MAX_BYTES):
+            part = connection.recv(left - len(body))
+            if not part:
+                return None
+            body += part
+        order: Order = json.loads(body)
+        return order if len(files) == _STREAMS and _of_all(order) == _of_all(self._order) else None
+
+    def _fork(self) -> bool:
+        """Return whether this is the process that was made."""
+        if os.fork():
+            return False
+        os.setpgrp()  # with a worker Ray ends its group
+        self._listener.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return True
+
+
+def _of_all(order: Order) -> tuple[dict[str, str], list[int]]:
+    """Return what is the same of all workers that one server makes."""
+    return {**order["environment"], _JOB: _ANY_JOB}, order["folder"]
+
+
+def still_waits(connection: socket.socket) -> bool:
+    """Return whether the other end is open; it sends nothing more."""
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+
+
+def import_all(path: str) -> None:
+    """Import what a worker imports first, and what Ray Serve imports in it."""
+    for statement in ast.parse(source_of(path)).body:
+        if isinstance(statement, ast.Import):
+            names = [each.name for each in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            names = [str(statement.module)]
+        else:
+            continue
+        for name in names:
+            importlib.import_module(name)
+    for name in _OF_SERVE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def become_worker(order: Order) -> None:
+    """Run the script of a worker as Python runs one."""
+    sys.argv = order["arguments"]
+    path = sys.argv[0]
+    main_module = types.ModuleType("__main__")
+    main_module.__file__ = path
+    sys.modules["__main__"] = main_module
+    exec(compile(source_of(path), path, "exec"), main_module.__dict__)
+
+
+def source_of(path: str) -> str:
+    """Return what is in a file."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What Eagleray needs of Ray beyond its public API to start and end it; a Ray that changed any of it fails here."""
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._private import ray_constants, worker
+from ray._private.node import Node
+
+from tests.serving import environment, run
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_processes_that_a_ray_that_is_started_here_need_not_have_can_be_left_out() -> None:
+    assert parameters(Node.start_log_monitor) == ["self"]
+    assert parameters(Node.start_api_server) == ["self", "include_dashboard", "raise_on_failure"]
+    source = inspect.getsource(Node.start_head_processes) + inspect.getsource(Node.start_ray_processes)
+    assert "self.start_api_server(" in source and "self.start_log_monitor()" in source
+
+
+def test_which_processes_have_ended_of_a_cluster_that_was_started_here_can_be_asked() -> None:
+    assert parameters(Node.dead_processes) == ["self"]
+    for kind in ("PROCESS_TYPE_GCS_SERVER", "PROCESS_TYPE_RAYLET"):
+        assert f"ray_constants.{kind}" in inspect.getsource(Node)
+
+
+def test_the_autoscaler_of_a_cluster_that_was_started_here_can_be_ended() -> None:
+    assert parameters(Node.kill_monitor) == ["self", "check_alive"]
+    assert "self.head = head" in inspect.getsource(Node.__init__)
+    assert hasattr(worker, "_global_node")
+
+
+def test_the_script_that_starts_workers_can_be_another() -> None:
+    assert "ray_constants.SETUP_WORKER_FILENAME" in inspect.getsource(Node.__init__)
+    assert "self._ray_params.setup_worker_path" in inspect.getsource(Node.start_raylet)
+    folder = Path(ray.__file__).parent / "_private" / "workers"
+    assert (folder / "default_worker.py").is_file() and (folder / ray_constants.SETUP_WORKER_FILENAME).is_file()
+    assert ray_constants.SETUP_WORKER_FILENAME == "setup_worker.py"
+
+
+TERMINATED = """
+import os, signal, sys, threading, time
+import ray
+from ray._private.node import Node
+from app.cli.ray_internals import sigterm_kept
+
+got = []
+
+def handle(number, frame):
+    signal.alarm(0)
+    got.append(number)
+
+signal.signal(signal.SIGTERM, handle)
+started = threading.Event()
+
+def terminate():
+    while not started.wait(0.02):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+terminating = threading.Thread(target=terminate)
+terminating.start()
+with sigterm_kept():
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    started.set()
+    terminating.join()
+time.sleep(2)  # in which Ray's handler ends that is at work in another thread
+sent = [len(got)]
+
+def terminated(step):
+    def stepped(*args, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sent.append(len(got))
+        return step(*args, **options)
+
+    return stepped
+
+print("started", file=sys.stderr, flush=True)
+Node.kill_all_processes = terminated(Node.kill_all_processes)
+with sigterm_kept():
+    terminated(ray.shutdown)()
+os.kill(os.getpid(), signal.SIGTERM)
+sent.append(len(got))
+print(sent[0] > 10, [after - before for before, after in zip(sent, sent[1:])], signal.getitimer(signal.ITIMER_REAL))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(90)
+def test_sigterm_while_ray_starts_and_ends_is_ours() -> None:
+    done = run(sys.executable, "-c", TERMINATED, env=environment(), timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True [1, 1, 1] (0.0, 0.0)\n"
+    assert "SIGTERM" not in done.stderr.partition("started\n")[2]

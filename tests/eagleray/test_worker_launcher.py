@@ -1,0 +1,219 @@
+"""Workers that a fork server makes are as those that Ray starts, and one that is to be another is started by Ray."""
+
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+import pytest
+
+from eagleray import worker_launcher
+from eagleray.worker_launcher import ForkServer, address, hand_over, listen, read_order
+from tests.serving import environment, run
+
+SCRIPT = "/ray/default_worker.py"
+NODE = "--node-id=1a2b"
+PYTHON = "--language=PYTHON"
+
+
+def context(**values: Any) -> str:
+    return "--serialized-runtime-env-context=" + json.dumps(values)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [SCRIPT, NODE, PYTHON, context(env_vars={"A": "1"})],
+        [SCRIPT, NODE, PYTHON, context(py_executable="/other/python")],
+        [SCRIPT, NODE, PYTHON, context(command_prefix=["cd", "/", "&&"])],
+        [SCRIPT, NODE, PYTHON, context(override_worker_entrypoint="/other.py")],
+        [SCRIPT, NODE, PYTHON, context(of_a_later_ray="x")],
+        [SCRIPT, NODE, "--language=JAVA"],
+        [SCRIPT, NODE],
+    ],
+)
+def test_a_worker_that_is_to_be_another_is_left_to_ray(arguments: list[str]) -> None:
+    assert read_order(arguments) is None
+
+
+def test_an_environment_that_changes_nothing_is_none() -> None:
+    plain = context(py_executable=sys.executable, env_vars={}, command_prefix=[])
+    order = read_order([SCRIPT, NODE, PYTHON, plain, "--session-name=x"])
+    assert order is not None
+    assert order["arguments"] == [SCRIPT, NODE, "--session-name=x"]
+    assert order["environment"] == dict(os.environ)
+
+
+@pytest.fixture
+def order() -> dict[str, Any]:
+    found = read_order([SCRIPT, f"--node-id={os.urandom(8).hex()}", PYTHON])
+    assert found is not None
+    return found
+
+
+def test_one_process_of_a_node_is_the_fork_server(order: dict[str, Any]) -> None:
+    assert not hand_over(order)
+    listener = listen(order)
+    assert listener is not None and listen(order) is None
+    listener.close()
+    again = listen(order)
+    assert again is not None
+    again.close()
+
+
+def send(order: dict[str, Any], body: bytes, *, streams: int = 3, missing: int = 0) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address(order))
+    socket.send_fds(connection, [(len(body) + missing).to_bytes(4, "big")], list(range(streams)))
+    connection.sendall(body)
+    return connection
+
+
+@pytest.mark.parametrize("other", ["variable", "folder", "no JSON", "streams", "cut off", "gone"])
+def test_a_server_makes_no_worker_that_would_be_another(
+    order: dict[str, Any], other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that nobody waits for: it has been started otherwise."""
+    monkeypatch.setattr(worker_launcher, "_WAIT_S", 1.0)
+    monkeypatch.setattr(ForkServer, "_fork", lambda server: pytest.fail("it made one"))
+    listener = listen(order)
+    assert listener is not None
+    server = ForkServer(order, listener)
+    body = json.dumps(order).encode()
+    if other == "variable":
+        body = json.dumps({**order, "environment": {**order["environment"], "OMP_NUM_THREADS": "3"}}).encode()
+    elif other == "folder":
+        body = json.dumps({**order, "folder": [1, 2]}).encode()
+    elif other == "no JSON":
+        body = b"{"
+    connection = send(order, body, streams=2 if other == "streams" else 3, missing=1 if other == "cut off" else 0)
+    if other in ("cut off", "gone"):
+        connection.close()
+    with listener, connection, listener.accept()[0] as accepted:
+        assert server._serve(accepted) is None
+
+
+def test_a_server_makes_a_worker_of_any_job(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ForkServer, "_fork", lambda server: False)
+    listener = listen(order)
+    assert listener is not None
+    server = ForkServer(order, listener)
+    body = json.dumps({**order, "environment": {**order["environment"], "RAY_JOB_ID": "02000000"}}).encode()
+    with listener, send(order, body) as connection, listener.accept()[0] as accepted:
+        assert server._serve(accepted) is None
+        assert connection.recv(8) == b"made"
+
+
+def test_another_user_is_told_nothing(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = listen(order)
+    assert listener is not None
+    with listener:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        assert not hand_over(order)
+        assert listener.accept()[0].recv(1) == b""
+
+
+WORKERS = """
+import json, os, random, resource, signal, sys, time
+import psutil, ray
+from app.cli.ray_internals import forked_workers, process_groups
+
+forks = sys.argv[1] == "forks"
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def pid(self):
+        return os.getpid()
+
+    def parent(self):
+        return psutil.Process().parent().cmdline()
+
+    def facts(self):
+        import random, ray
+        status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+        process = psutil.Process()
+        return {
+            "signals": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt")],
+            "path": sys.path,
+            "main": sys.modules["__main__"].__file__,
+            "arguments": [each.partition("=")[0] for each in sys.argv],
+            "folder": os.getcwd(),
+            "leads its group": os.getpgrp() == os.getpid(),
+            "oom": open("/proc/self/oom_score_adj").read(),
+            "nice": process.nice(),
+            "limits": [resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)],
+            "umask": status["Umask"].strip(),
+            "variables": sorted(os.environ.keys() - {"LINES", "COLUMNS"}),
+            "job": ray.get_runtime_context().get_job_id(),
+            "files": sorted(process.open_files() and {os.path.basename(each.path)[:7] for each in process.open_files()}),
+            "streams": [os.readlink(f"/proc/self/fd/{each}")[-4:] for each in range(3)],
+            "loop": type(__import__("asyncio").new_event_loop()).__module__,
+            "name": process.cmdline()[0].split("(")[0],
+        }
+
+    def chance(self):
+        return [random.random(), ray.ObjectRef.from_random().hex(), ray.put(1).hex()]
+
+
+def new_and_ready(**options):
+    worker = Worker.options(**options).remote()
+    ray.get(worker.pid.remote())
+    return worker
+
+with process_groups():
+    if forks:
+        with forked_workers():
+            ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    else:
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+
+def is_forked(worker):
+    return any(each.endswith("worker_launcher.py") for each in ray.get(worker.parent.remote()))
+
+told = {}
+workers = [new_and_ready() for _ in range(3)]
+told["forked"] = [is_forked(worker) for worker in workers]
+told["facts"] = [ray.get(worker.facts.remote()) for worker in workers]
+told["chances"] = [ray.get(worker.chance.remote()) for worker in workers]
+other = new_and_ready(runtime_env={"env_vars": {"A": "1"}})
+told["with a runtime environment"] = is_forked(other)
+if forks:
+    server = psutil.Process(ray.get(workers[0].pid.remote())).parent()
+    os.kill(ray.get(workers[0].pid.remote()), signal.SIGKILL)
+    time.sleep(1)
+    told["after a death"] = [ray.get(worker.pid.remote()) > 0 for worker in workers[1:]], server.is_running()
+    told["zombies"] = sum(each.status() == psutil.STATUS_ZOMBIE for each in server.children())
+    server.kill()
+    told["after the server's"] = [ray.get(worker.pid.remote()) > 0 for worker in workers[1:]], is_forked(new_and_ready())
+    raylet = next(each for each in psutil.Process().children() if each.name() == "raylet")
+    server = next(each for each in raylet.children() if "worker_launcher.py" in " ".join(each.cmdline()))
+    started = psutil.Process().children(recursive=True)
+    raylet.kill()
+    told["left after the raylet's"] = len(psutil.wait_procs([server], timeout=5)[1])
+ray.shutdown()
+print(json.dumps(told))
+"""
+
+
+def workers(how: str) -> dict[str, Any]:
+    done = run(sys.executable, "-c", WORKERS, how, env=environment(), timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(240)
+def test_forked_workers_are_as_those_that_ray_starts() -> None:
+    forked, plain = workers("forks"), workers("starts")
+    assert forked["forked"] == [True] * 3 and plain["forked"] == [False] * 3
+    for facts in forked["facts"]:
+        assert facts == plain["facts"][0]
+    for values in zip(*forked["chances"], strict=True):
+        assert len(set(values)) == 3
+    assert not forked["with a runtime environment"]
+    assert forked["after a death"] == [[True, True], True]
+    assert forked["zombies"] == 0
+    assert forked["after the server's"] == [[True, True], True]
+    assert forked["left after the raylet's"] == 0
