@@ -49,7 +49,7 @@ _MADE: Final = b"made"
 _WAIT_S: Final = 20.0
 _MAX_BYTES: Final = 1 << 20
 _STREAMS: Final = 3
-_LENGTH: Final = struct.Struct("!I")
+_LENGTH_BYTES: Final = 4
 _PEER: Final = struct.Struct("3i")
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -94,7 +94,7 @@ def hand_over(order: Order) -> bool:
         connection.settimeout(_WAIT_S)
         connection.connect(address(order))
         if is_ours(connection):
-            socket.send_fds(connection, [_LENGTH.pack(len(body))], range(_STREAMS))
+            socket.send_fds(connection, [len(body).to_bytes(_LENGTH_BYTES)], range(_STREAMS))
             connection.sendall(body)
             return connection.recv(len(_MADE)) == _MADE
     return False
@@ -132,16 +132,22 @@ class ForkServer:
         self._listener = listener
 
     def run(self) -> Order:
-        """Make workers, that of the own order first; returns in each of them, with its order."""
-        # Who outlived the raylet would be asked for nothing any more, and would not know.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        """Make workers, that of the own order first; returns in each of them, with its order.
+
+        Where something has started a thread, which a process that is forked would lose, this one is the only worker.
+        """
         os.environ[_JOB] = _ANY_JOB  # Ray's library reads its variables when it is loaded, and never again
         script = self._order["arguments"][0]
         sys.path[0] = os.path.dirname(script)  # as it is where Python runs the script
         import_all(script)
+        if len(os.listdir("/proc/self/task")) > 1:
+            self._listener.close()
+            return self._order
         gc.collect()
         gc.freeze()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        # Who outlived the raylet would be asked for nothing any more, and would not know.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if self._fork():
             return self._order
         while True:
@@ -175,12 +181,12 @@ class ForkServer:
         connection.settimeout(_WAIT_S)
         if not is_ours(connection):
             return None
-        head, received, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS)
+        head, received, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, _STREAMS)
         files += received
-        (left,) = _LENGTH.unpack(head)
+        length = min(int.from_bytes(head), _MAX_BYTES)
         body = bytearray()
-        while len(body) < min(left, _MAX_BYTES):
-            part = connection.recv(left - len(body))
+        while len(body) < length:
+            part = connection.recv(length - len(body))
             if not part:
                 return None
             body += part
@@ -223,12 +229,13 @@ def import_all(path: str) -> None:
         for name in names:
             importlib.import_module(name)
     for name in _OF_SERVE:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # what matters of it fails again where it is used, and is told there
             importlib.import_module(name)
 
 
 def become_worker(order: Order) -> None:
     """Run the script of a worker as Python runs one."""
+    os.environ.update(order["environment"])
     sys.argv = order["arguments"]
     path = sys.argv[0]
     main_module = types.ModuleType("__main__")

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,7 @@ import psutil, ray
 from app.cli.ray_internals import forked_workers, process_groups
 
 forks = sys.argv[1] == "forks"
+launcher = sys.argv[1] != "starts"
 
 @ray.remote(num_cpus=0)
 class Worker:
@@ -144,7 +146,7 @@ class Worker:
             "nice": process.nice(),
             "limits": [resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)],
             "umask": status["Umask"].strip(),
-            "variables": sorted(os.environ.keys() - {"LINES", "COLUMNS"}),
+            "variables": sorted(os.environ),
             "job": ray.get_runtime_context().get_job_id(),
             "files": sorted(process.open_files() and {os.path.basename(each.path)[:7] for each in process.open_files()}),
             "streams": [os.readlink(f"/proc/self/fd/{each}")[-4:] for each in range(3)],
@@ -162,7 +164,7 @@ def new_and_ready(**options):
     return worker
 
 with process_groups():
-    if forks:
+    if launcher:
         with forked_workers():
             ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     else:
@@ -196,8 +198,8 @@ print(json.dumps(told))
 """
 
 
-def workers(how: str) -> dict[str, Any]:
-    done = run(sys.executable, "-c", WORKERS, how, env=environment(), timeout_s=100)
+def workers(how: str, **variables: str) -> dict[str, Any]:
+    done = run(sys.executable, "-c", WORKERS, how, env=environment(**variables), timeout_s=100)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
@@ -217,3 +219,14 @@ def test_forked_workers_are_as_those_that_ray_starts() -> None:
     assert forked["zombies"] == 0
     assert forked["after the server's"] == [[True, True], True]
     assert forked["left after the raylet's"] == 0
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_where_every_process_has_a_thread_none_is_forked(tmp_path: Path) -> None:
+    """As what traces or measures a program may start one in each interpreter."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    told = workers("starts with threads", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert told["forked"] == [False] * 3
