@@ -203,9 +203,9 @@ class ForkServer:
         return True
 
 
-def _of_all(order: Order) -> tuple[dict[str, str], list[int]]:
+def _of_all(order: Order) -> tuple[str, dict[str, str], list[int]]:
     """Return what is the same of all workers that one server makes."""
-    return {**order["environment"], _JOB: _ANY_JOB}, order["folder"]
+    return order["arguments"][0], {**order["environment"], _JOB: _ANY_JOB}, order["folder"]
 
 
 def still_waits(connection: socket.socket) -> bool:

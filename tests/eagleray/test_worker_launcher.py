@@ -71,7 +71,7 @@ def send(order: dict[str, Any], body: bytes, *, streams: int = 3, missing: int =
     return connection
 
 
-@pytest.mark.parametrize("other", ["variable", "folder", "no JSON", "streams", "cut off", "gone"])
+@pytest.mark.parametrize("other", ["script", "variable", "folder", "no JSON", "streams", "cut off", "gone"])
 def test_a_server_makes_no_worker_that_would_be_another(
     order: dict[str, Any], other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,9 @@ def test_a_server_makes_no_worker_that_would_be_another(
     assert listener is not None
     server = ForkServer(order, listener)
     body = json.dumps(order).encode()
-    if other == "variable":
+    if other == "script":
+        body = json.dumps({**order, "arguments": ["/other.py", *order["arguments"][1:]]}).encode()
+    elif other == "variable":
         body = json.dumps({**order, "environment": {**order["environment"], "OMP_NUM_THREADS": "3"}}).encode()
     elif other == "folder":
         body = json.dumps({**order, "folder": [1, 2]}).encode()
