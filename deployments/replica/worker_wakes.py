@@ -44,7 +44,7 @@ def wake_main_thread_less() -> None:
 
 
 def _try(loop: asyncio.AbstractEventLoop, tries: int) -> None:
-    epoll = _awaited_epoll(threading.main_thread().native_id)
+    epoll = _awaited_epoll(os.getpid())  # the main thread has the number of its process
     if epoll is None:  # it is doing something; see whether it waits later
         if tries:
             loop.call_later(_TRY_S, _try, loop, tries - 1)
@@ -52,7 +52,7 @@ def _try(loop: asyncio.AbstractEventLoop, tries: int) -> None:
         _replace(epoll, *timer)
 
 
-def _awaited_epoll(thread_id: int | None) -> int | None:
+def _awaited_epoll(thread_id: int) -> int | None:
     """Return the descriptor of the epoll(7) that a thread waits with, when it waits with one and without an end."""
     try:
         number, *arguments = Path(f"/proc/self/task/{thread_id}/syscall").read_text().split()
