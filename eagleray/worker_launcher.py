@@ -138,7 +138,8 @@ class ForkServer:
         """
         os.environ[_JOB] = _ANY_JOB  # Ray's library reads its variables when it is loaded, and never again
         script = self._order["arguments"][0]
-        sys.path[0] = os.path.dirname(script)  # as it is where Python runs the script
+        if not sys.flags.safe_path:
+            sys.path[0] = os.path.dirname(script)  # as it is where Python runs the script
         import_all(script)
         if len(os.listdir("/proc/self/task")) > 1:
             self._listener.close()
