@@ -134,7 +134,6 @@ class Worker:
         return psutil.Process().parent().cmdline()
 
     def facts(self):
-        import random, ray
         status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
         process = psutil.Process()
         return {
@@ -192,7 +191,6 @@ if forks:
     told["after the server's"] = [ray.get(worker.pid.remote()) > 0 for worker in workers[1:]], is_forked(new_and_ready())
     raylet = next(each for each in psutil.Process().children() if each.name() == "raylet")
     server = next(each for each in raylet.children() if "worker_launcher.py" in " ".join(each.cmdline()))
-    started = psutil.Process().children(recursive=True)
     raylet.kill()
     told["left after the raylet's"] = len(psutil.wait_procs([server], timeout=5)[1])
 ray.shutdown()
