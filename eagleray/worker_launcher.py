@@ -5,7 +5,7 @@ a raylet imports that once and stays, as the fork server; those after it hand ov
 worker whose runtime environment or variables are not those of the fork server is started as Ray does, and so is each
 one where there is no fork server to be had.
 
-Nothing of Eagleray's is imported here, nor what a worker of Ray Serve would not import itself.
+Of Eagleray's own modules none shows in a worker that does not ask for it (`eagleray.import_ahead`).
 """
 
 import ast
@@ -20,6 +20,7 @@ import socket
 import struct
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any, Final
 
 _OF_SERVE: Final = (
@@ -36,7 +37,10 @@ _OF_SERVE: Final = (
     "uvicorn",
     "uvloop",
 )
-"""What Ray Serve imports in every worker; none of it starts a thread, as NumPy does, which forking would lose."""
+"""What Ray Serve imports in every worker, and not before it has to."""
+
+_BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+"""The first of these that is set says how many threads NumPy's library has, or else the number of cores does."""
 
 _CONTEXT: Final = "--serialized-runtime-env-context="
 _LANGUAGE: Final = "--language="
@@ -134,14 +138,16 @@ class ForkServer:
     def run(self) -> Order:
         """Make workers, that of the own order first; returns in each of them, with its order.
 
-        Where something has started a thread, which a process that is forked would lose, this one is the only worker.
+        Where something has started a thread, which a process that is forked would lose, this one is the only worker; so
+        it is where what it makes would draw the same numbers where Ray wants random ones.
         """
         os.environ[_JOB] = _ANY_JOB  # Ray's library reads its variables when it is loaded, and never again
         script = self._order["arguments"][0]
         if not sys.flags.safe_path:
             sys.path[0] = os.path.dirname(script)  # as it is where Python runs the script
         import_all(script)
-        if len(os.listdir("/proc/self/task")) > 1:
+        import_numpy_ahead()
+        if len(os.listdir("/proc/self/task")) > 1 or draws_alike():
             self._listener.close()
             return self._order
         gc.collect()
@@ -234,9 +240,79 @@ def import_all(path: str) -> None:
             importlib.import_module(name)
 
 
+def import_numpy_ahead() -> None:
+    """Import what needs NumPy, which starts threads of its BLAS as it is imported, and forking would lose those.
+
+    It has none here, and gets them in a worker; where the environment asks for some, it is left to the workers.
+    """
+    asked = [os.environ[name] for name in _BLAS_THREADS if name in os.environ]
+    if asked[:1] not in ([], ["1"]):
+        return
+    with contextlib.suppress(Exception):  # as above
+        if not asked:
+            os.environ[_BLAS_THREADS[0]] = "1"
+            try:
+                importlib.import_module("numpy")
+            finally:
+                del os.environ[_BLAS_THREADS[0]]
+            have_blas_follow()
+        with undrawn():
+            importlib.import_module("ray.serve")
+            importlib.import_module("eagleray").import_ahead()
+
+
+def have_blas_follow() -> None:
+    """Give NumPy's BLAS as many threads as Ray says, which it finds where it is imported after Ray has said it."""
+    utils: Any = importlib.import_module("ray._private.utils")
+    say, count = utils.set_omp_num_threads_if_unset, 1
+
+    def say_and_set() -> bool:
+        nonlocal count
+        said: bool = say()
+        if said and (wanted := int(os.environ["OMP_NUM_THREADS"])) != count:
+            importlib.import_module("threadpoolctl").threadpool_limits(wanted, user_api="blas")
+            count = wanted
+        return said
+
+    utils.set_omp_num_threads_if_unset = say_and_set
+
+
+@contextlib.contextmanager
+def undrawn() -> Iterator[None]:
+    """Have classes of actors that modules define get their ids from elsewhere than Ray's random number generator.
+
+    The first number would seed it, and all workers would draw the same ones from then on.
+    """
+    actor: Any = importlib.import_module("ray.actor")
+    kept = actor.ActorClassID
+    actor.ActorClassID = types.SimpleNamespace(from_random=lambda: kept(os.urandom(kept.size())))
+    try:
+        yield
+    finally:
+        actor.ActorClassID = kept
+
+
+def draws_alike() -> bool:
+    """Return whether two processes that are forked here get the same from Ray's random number generator."""
+    ray = importlib.import_module("ray")
+    drawn = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            os.write(writer, ray.ObjectRef.from_random().binary())
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            drawn.append(file.read())
+        os.waitpid(child, 0)
+    return drawn[0] == drawn[1]
+
+
 def become_worker(order: Order) -> None:
     """Run the script of a worker as Python runs one."""
     os.environ.update(order["environment"])
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
     sys.argv = order["arguments"]
     path = sys.argv[0]
     main_module = types.ModuleType("__main__")

@@ -117,6 +117,51 @@ def test_another_user_is_told_nothing(order: dict[str, Any], monkeypatch: pytest
         assert listener.accept()[0].recv(1) == b""
 
 
+AHEAD = """
+import os, sys
+import eagleray
+from eagleray import worker_launcher
+
+worker_launcher.import_numpy_ahead()
+assert {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}.isdisjoint(os.environ)
+assert len(os.listdir("/proc/self/task")) == 1 and not worker_launcher.draws_alike()
+names = {"deployments", "protocol", "repository_loader"}
+assert names.isdisjoint(sys.modules) and "ray.serve" in sys.modules
+ahead = eagleray._packages._ahead
+assert names <= ahead.keys()
+module, stamp = ahead["protocol.limits"]
+if sys.argv[1] == "changed":
+    ahead["protocol.limits"] = module, (0, 0)
+    module.Limits = None
+eagleray.ModelReplica
+import protocol.limits
+assert protocol.limits.Limits is not None
+print(sum(sys.modules[name] is module for name, (module, _) in ahead.items()) / len(ahead))
+"""
+
+
+@pytest.mark.parametrize(("how", "taken"), [("as they were", "1.0"), ("changed", "0.0")])
+def test_modules_of_a_replica_that_were_imported_ahead_show_when_they_are_asked_for(how: str, taken: str) -> None:
+    """And none of them where a file of theirs is another by then, as of an Eagleray that was installed meanwhile."""
+    done = run(sys.executable, "-c", AHEAD, how, env={**environment(), "PYTHONPATH": ""})
+    assert (done.stdout.strip(), done.stderr) == (taken, "")
+
+
+@pytest.mark.parametrize("name", ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_what_is_to_have_threads_is_imported_by_each_worker(name: str) -> None:
+    code = "import sys; from eagleray.worker_launcher import import_numpy_ahead as ahead; ahead(); print('numpy' in sys.modules)"
+    for count, imported in (("4", "False"), ("1", "True")):
+        assert run(sys.executable, "-c", code, env=environment(**{name: count})).stdout.strip() == imported
+
+
+def test_processes_that_would_draw_the_same_are_known() -> None:
+    code = (
+        "import ray; from eagleray.worker_launcher import draws_alike as alike; before = alike(); "
+        "ray.ObjectRef.from_random(); print(before, alike())"
+    )
+    assert run(sys.executable, "-c", code).stdout.strip() == "False True"
+
+
 WORKERS = """
 import json, os, random, resource, signal, sys, time
 import psutil, ray
@@ -124,6 +169,10 @@ from app.cli.ray_internals import forked_workers, process_groups
 
 forks = sys.argv[1] == "forks"
 launcher = sys.argv[1] != "starts"
+
+def threads():
+    import numpy, threadpoolctl
+    return [each["num_threads"] for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas"]
 
 @ray.remote(num_cpus=0)
 class Worker:
@@ -153,10 +202,16 @@ class Worker:
             "streams": [os.readlink(f"/proc/self/fd/{each}")[-4:] for each in range(3)],
             "loop": type(__import__("asyncio").new_event_loop()).__module__,
             "name": process.cmdline()[0].split("(")[0],
+            "ours": [name for name in ("app", "deployments", "protocol", "repository_loader") if name in sys.modules],
+            "threads": threads(),
         }
 
+    def threads(self):
+        return threads()
+
     def chance(self):
-        return [random.random(), ray.ObjectRef.from_random().hex(), ray.put(1).hex()]
+        import numpy
+        return [random.random(), numpy.random.random(), ray.ObjectRef.from_random().hex(), ray.put(1).hex()]
 
 
 def new_and_ready(**options):
@@ -179,6 +234,8 @@ workers = [new_and_ready() for _ in range(3)]
 told["forked"] = [is_forked(worker) for worker in workers]
 told["facts"] = [ray.get(worker.facts.remote()) for worker in workers]
 told["chances"] = [ray.get(worker.chance.remote()) for worker in workers]
+told["threads of two cores"] = ray.get([Worker.options(num_cpus=2).remote().threads.remote()])
+told["threads of tasks"] = [ray.get(ray.remote(num_cpus=each)(threads).remote()) for each in (2, 1)]
 other = new_and_ready(runtime_env={"env_vars": {"A": "1"}})
 told["with a runtime environment"] = is_forked(other)
 if forks:
@@ -214,6 +271,8 @@ def test_forked_workers_are_as_those_that_ray_starts() -> None:
         assert facts == plain["facts"][0]
     for values in zip(*forked["chances"], strict=True):
         assert len(set(values)) == 3
+    for told in (forked, plain):
+        assert told["facts"][0]["threads"] == [1] and told["threads of two cores"] == [[2]]
     assert not forked["with a runtime environment"]
     assert forked["after a death"] == [[True, True], True]
     assert forked["zombies"] == 0
