@@ -21,6 +21,7 @@ from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
 from app.cli.model_logs import logs
 from app.cli.option_groups import CommandList, GroupedCommand
+from app.cli.ray_command import ray
 from app.cli.ray_token import choose_token
 from app.cli.ray_variables import ray_variables
 from app.cli.standard_streams import open_streams, outlive_readers
@@ -311,7 +312,7 @@ def version() -> None:
     click.echo(installed("eagleray"))
 
 
-for _command in (status, top, infer, load, unload, reload, repository, traffic, logs, doctor):
+for _command in (status, top, infer, load, unload, reload, repository, traffic, logs, doctor, ray):
     main.add_command(_command)
 
 

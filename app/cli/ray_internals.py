@@ -1,4 +1,4 @@
-"""What touches Ray where `eagleray serve` starts and ends it, and there is no public API.
+"""What touches Ray where Eagleray starts and ends it, and there is no public API.
 
 `tests/app/cli/test_ray_internals.py` fails loudly on a Ray that changed any of it.
 """
@@ -94,7 +94,7 @@ def fewer_processes(*, dashboard: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
-    """Have the raylet that `ray.init` starts start its workers by `LAUNCHER`."""
+    """Have the raylet that `ray.init` or `ray start` starts start its workers by `LAUNCHER`."""
     kept = ray_constants.SETUP_WORKER_FILENAME
     if sys.platform == "linux":
         ray_constants.SETUP_WORKER_FILENAME = str(LAUNCHER)  # joined to the folder of Ray's own

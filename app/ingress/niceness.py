@@ -12,6 +12,6 @@ def warn_of_niceness() -> None:
     if niceness > 0:
         logger.warning(
             "what serves here runs at niceness %d, so that models come to a standstill while other programs compute; "
-            "start Ray with RAY_worker_niceness=0",
+            "start Ray by `eagleray ray start`, or with RAY_worker_niceness=0",
             niceness,
         )

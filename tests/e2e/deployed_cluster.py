@@ -69,7 +69,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(log: Path, **variables: str) -> Iterator[Cluster]:
-    """`ray start --head`, in the foreground so that exactly its processes can be stopped."""
+    """`eagleray ray start --head`, in the foreground so that exactly its processes can be stopped."""
     # A short path, for the Unix sockets in it.
     folder = Path(tempfile.mkdtemp(prefix="er-ray-", dir="/tmp"))
     env = ray_head.closed_environment(folder, **variables)
@@ -77,7 +77,7 @@ def running_cluster(log: Path, **variables: str) -> Iterator[Cluster]:
     # Ray's workers look here first for modules.
     for name in ("app.py", "deployments.py", "protocol.py"):
         (folder / name).write_text("raise RuntimeError('not for Eagleray')")
-    head = Process(ray_head.command(folder / "ray", port, dashboard), log, env, cwd=folder)
+    head = Process(ray_head.command(folder / "ray", port, dashboard, ray=ray_head.OURS), log, env, cwd=folder)
     try:
         head.wait_for("Ray runtime started")
         cluster = Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)

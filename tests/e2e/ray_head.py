@@ -1,11 +1,14 @@
 """`ray start` as a user types it, on ports and in a folder that no other Ray uses."""
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.serving import EAGLERAY, environment, free_port
 
 BIN = Path(EAGLERAY).parent
+RAYS, OURS = (str(BIN / "ray"),), (EAGLERAY, "ray")
+"""Who starts a node."""
 DEAD_SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
 """Has Ray call a node dead that refuses its connections for 3 s, not 15."""
 ENDS_SOON = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1"}
@@ -26,7 +29,12 @@ def closed_environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def command(
-    folder: Path, port: int, dashboard_port: int = 0, num_cpus: int = 4, address: str = "127.0.0.1"
+    folder: Path,
+    port: int,
+    dashboard_port: int = 0,
+    num_cpus: int = 4,
+    address: str = "127.0.0.1",
+    ray: Sequence[str] = RAYS,
 ) -> list[str]:
     """Return the command; it runs in the foreground, so that exactly its processes can be stopped.
 
@@ -45,7 +53,7 @@ def command(
         "ray-client-server-port": free_port(),
     }
     given = [f"--{name}={value}" for name, value in flags.items()]
-    return [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats", *given]
+    return [*ray, "start", "--head", "--block", "--disable-usage-stats", *given]
 
 
 def node_command(address: str, num_gpus: int = 0, labels: str = "", own_address: str = "127.0.0.1") -> list[str]:
@@ -60,4 +68,4 @@ def node_command(address: str, num_gpus: int = 0, labels: str = "", own_address:
     }
     given = [f"--{name}={value}" for name, value in flags.items()]
     given += [f"--labels={labels}"] if labels else []
-    return [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *given]
+    return [*RAYS, "start", "--block", "--disable-usage-stats", *given]

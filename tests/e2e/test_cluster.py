@@ -42,6 +42,7 @@ from tests.serving import (
     free_port,
     run,
     tensor,
+    title_of,
     wait_until,
 )
 
@@ -91,6 +92,13 @@ def deployed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     done = cluster.serve("shutdown", "-y")
     assert done.returncode == 0, done.stderr
     wait_until(lambda: not statuses(cluster), "no application left", timeout_s=60)
+
+
+def test_workers_of_a_node_that_eagleray_started_are_forked(cluster: Cluster, deployed: str) -> None:
+    replicas = [each for each in cluster.head.descendants() if title_of(each).startswith("ray::ServeReplica:eagleray")]
+    parents = {title_of(parent) for each in replicas if (parent := each.parent())}
+    assert len(replicas) > 2 and len(parents) == 1
+    assert "worker_launcher.py" in parents.pop()
 
 
 def test_deployed_service_is_ready_and_answers(deployed: str) -> None:

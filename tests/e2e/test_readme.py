@@ -112,7 +112,7 @@ class Reader:
                 self._run_client()
             case [".venv/bin/eagleray", command, *rest]:
                 assert "digits" in self._finish([str(ray_head.BIN / "eagleray"), command, *self._here(rest)])
-            case ["ray", "start", "--head"]:
+            case ["eagleray", "ray", "start", "--head"]:
                 self.stop()
                 self._start_head()
             case ["serve", "deploy", "serve_config.yaml"]:
@@ -183,7 +183,8 @@ class Reader:
         self._address = f"127.0.0.1:{gcs_port}"
         self._dashboard = f"http://127.0.0.1:{port}"
         self._env |= ray_head.ENDS_SOON
-        self._start(ray_head.command(self._folder / "ray", gcs_port, port)).wait_for("Ray runtime started")
+        words = ray_head.command(self._folder / "ray", gcs_port, port, ray=ray_head.OURS)
+        self._start(words).wait_for("Ray runtime started")
 
     def _config(self) -> Path:
         """Return the README's file with other ports."""

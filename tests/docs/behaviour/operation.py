@@ -36,6 +36,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/ingress/test_niceness.py::test_how_to_start_ray_is_said_where_workers_come_last",
         CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
     ),
+    "`eagleray ray …` is Ray's own": ("app/cli/test_ray_command.py::test_what_it_is_told_and_how_it_ends_are_rays",),
+    "Nodes that `eagleray ray start` starts": (
+        "app/cli/test_ray_command.py::test_nodes_run_as_a_server_needs_unless_the_environment_says_otherwise",
+        CLUSTER + "test_workers_of_a_node_that_eagleray_started_are_forked",
+    ),
+    "Nodes of one cluster may be started either way": (
+        CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
+    ),
     "As the first process of a container": (
         "app/cli/test_first_process.py::test_it_does_what_a_container_needs",
         "app/cli/test_first_process.py::test_any_other_process_goes_on_itself",
@@ -130,7 +138,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/shared/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
         "e2e/shared/test_log_rotation.py::test_a_server_says_when_its_user_does_not",
     ),
-    "A cluster of your own goes by": (
+    "another cluster of your own goes by": (
         "e2e/shared/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
     ),
     "What clients are refused, over HTTP or gRPC": (
