@@ -12,7 +12,7 @@ import ast
 import contextlib
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -69,13 +69,22 @@ def main() -> None:
         return
     listener = None if order is None else listen(order)
     if order is None or listener is None:
-        setup = os.path.join(os.path.dirname(arguments[0]), "setup_worker.py")
-        os.execv(sys.executable, [sys.executable, setup, *arguments])
+        os.execv(sys.executable, [sys.executable, script_of_ray(), *arguments])
     become_worker(ForkServer(order, listener).run())
 
 
+def script_of_ray() -> str:
+    """Return the path of the script that would be started in place of this one."""
+    found = importlib.util.find_spec("ray")
+    assert found and found.submodule_search_locations
+    return os.path.join(found.submodule_search_locations[0], "_private", "workers", "setup_worker.py")
+
+
 def read_order(arguments: list[str]) -> Order | None:
-    """Return what a fork server has to know, None for a worker that is none of Python's, or has an environment."""
+    """Return what a fork server has to know, None for what is no worker of Python's, or has an environment.
+
+    `ray start` starts its server of remote drivers by the same script.
+    """
     rest, context, language = [], "", ""
     for argument in arguments:
         if argument.startswith(_CONTEXT):
@@ -86,6 +95,8 @@ def read_order(arguments: list[str]) -> Order | None:
             rest.append(argument)
     changes = {name: value for name, value in json.loads(context or "{}").items() if value}
     if changes.pop("py_executable", sys.executable) != sys.executable or changes or language != "PYTHON":
+        return None
+    if os.path.basename(rest[0]) != "default_worker.py":
         return None
     folder = os.stat(".")  # it may have no path any more
     return {"arguments": rest, "environment": dict(os.environ), "folder": [folder.st_dev, folder.st_ino]}

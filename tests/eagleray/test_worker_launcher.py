@@ -32,6 +32,7 @@ def context(**values: Any) -> str:
         [SCRIPT, NODE, PYTHON, context(of_a_later_ray="x")],
         [SCRIPT, NODE, "--language=JAVA"],
         [SCRIPT, NODE],
+        ["-m", "ray.util.client.server", PYTHON],
     ],
 )
 def test_a_worker_that_is_to_be_another_is_left_to_ray(arguments: list[str]) -> None:
