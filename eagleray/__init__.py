@@ -7,7 +7,6 @@ say `__module__ = "eagleray"`. Importing this package alone claims nothing: othe
 """
 
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,19 +26,6 @@ _OFFERED = {
     "calm_serve_controller": "deployments.serve_internals",
 }
 _SHARED = ("deployments", "repository_loader", "protocol")
-_AHEAD = ("deployments.replica.model_replica",)
-
-
-_Stamp = tuple[int, int] | None
-
-
-def _stamp(module: ModuleType) -> _Stamp:
-    """Return the size and the time of a module's file; None when it has none any more."""
-    try:
-        found = os.stat(str(module.__file__))
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 class _OurPackages:
@@ -47,8 +33,6 @@ class _OurPackages:
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
-        self._ahead: dict[str, tuple[ModuleType, _Stamp]] = {}
-        """What was imported before anybody claimed it, each with the stamp of its file."""
 
     def claim(self, *names: str) -> None:
         """Find these packages here from now on.
@@ -66,24 +50,14 @@ class _OurPackages:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         self._names |= frozenset(names)
-        ahead, self._ahead = self._ahead, {}
-        if all(_stamp(module) == stamp for module, stamp in ahead.values()):
-            sys.modules.update({name: module for name, (module, _) in ahead.items()})
+        for finder in list(sys.meta_path):
+            if reveal := getattr(finder, "reveal_all", None):  # `ImportedAhead`
+                reveal()
 
-    def import_ahead(self) -> None:
-        """Import what a replica is made of, and hide it until some of it is claimed.
-
-        A file that has changed by then has all of them imported anew.
-        """
-        self.claim(*_SHARED)
-        try:
-            for name in _AHEAD:
-                importlib.import_module(name)
-        finally:
-            ours = [name for name in sys.modules if name.partition(".")[0] in _SHARED]
-            self._ahead = {name: (module := sys.modules.pop(name), _stamp(module)) for name in ours}
-            sys.meta_path.remove(self)
-            self._names = frozenset()
+    def disclaim(self) -> None:
+        """Find nothing here any more."""
+        sys.meta_path.remove(self)
+        self._names = frozenset()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -95,9 +69,13 @@ class _OurPackages:
 _packages = _OurPackages()
 
 
-def import_ahead() -> None:
-    """Import what a replica is made of, for the processes that will be forked from this one; see `_OurPackages`."""
-    _packages.import_ahead()
+def import_replica() -> None:
+    """Import what a replica is made of, and leave the names of the packages to others, as if it had not been."""
+    _packages.claim(*_SHARED)
+    try:
+        importlib.import_module(_OFFERED["ModelReplica"])
+    finally:
+        _packages.disclaim()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,47 +5,31 @@ a raylet imports that once and stays, as the fork server; those after it hand ov
 worker whose runtime environment or variables are not those of the fork server is started as Ray does, and so is each
 one where there is no fork server to be had.
 
-Of Eagleray's own modules none shows in a worker that does not ask for it (`eagleray.import_ahead`).
+Besides Ray itself nothing that is imported here shows in a worker before it asks for it (`imported_ahead.py`).
 """
 
 import ast
 import contextlib
 import ctypes
 import gc
+import importlib.machinery
 import importlib.util
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import struct
 import sys
+import threading
 import types
-from collections.abc import Iterator
 from typing import Any, Final
-
-_OF_SERVE: Final = (
-    "anyio.to_thread",
-    "fastapi",
-    "grpc",
-    "grpc_reflection.v1alpha.reflection",
-    "jsonschema",
-    "opentelemetry.sdk.trace",
-    "prometheus_client",
-    "pydantic",
-    "requests",
-    "starlette.routing",
-    "uvicorn",
-    "uvloop",
-)
-"""What Ray Serve imports in every worker, and not before it has to."""
-
-_BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-"""The first of these that is set says how many threads NumPy's library has, or else the number of cores does."""
 
 _CONTEXT: Final = "--serialized-runtime-env-context="
 _LANGUAGE: Final = "--language="
 _NODE: Final = "--node-id="
 _JOB: Final = "RAY_JOB_ID"
+_RAYLET: Final = "RAY_RAYLET_PID"
 _ANY_JOB: Final = "ffffffff"
 """What Ray calls a worker's job that has none yet, and takes what job it is given first."""
 
@@ -63,14 +47,14 @@ Order = dict[str, Any]
 
 def main() -> None:
     """Become the worker, or the fork server, or end once that has made the worker."""
-    arguments = sys.argv[1:]
+    arguments, parent = sys.argv[1:], os.getppid()
     order = read_order(arguments)
     if order is not None and hand_over(order):
         return
     listener = None if order is None else listen(order)
     if order is None or listener is None:
         os.execv(sys.executable, [sys.executable, script_of_ray(), *arguments])
-    become_worker(ForkServer(order, listener).run())
+    become_worker(ForkServer(order, listener, parent).run())
 
 
 def script_of_ray() -> str:
@@ -96,6 +80,8 @@ def read_order(arguments: list[str]) -> Order | None:
     changes = {name: value for name, value in json.loads(context or "{}").items() if value}
     if changes.pop("py_executable", sys.executable) != sys.executable or changes or language != "PYTHON":
         return None
+    if rest[0] == "-s" and sys.flags.no_user_site:
+        del rest[0]  # Python's own flag, which holds here
     if os.path.basename(rest[0]) != "default_worker.py":
         return None
     folder = os.stat(".")  # it may have no path any more
@@ -142,32 +128,41 @@ def is_ours(connection: socket.socket) -> bool:
 class ForkServer:
     """Makes workers, which are as the process is that it is called in."""
 
-    def __init__(self, order: Order, listener: socket.socket) -> None:
+    def __init__(self, order: Order, listener: socket.socket, parent: int) -> None:
         self._order = order
         self._listener = listener
+        self._parent = parent
+        self._ahead: Any = None
 
     def run(self) -> Order:
         """Make workers, that of the own order first; returns in each of them, with its order.
 
         Where something has started a thread, which a process that is forked would lose, this one is the only worker; so
-        it is where what it makes would draw the same numbers where Ray wants random ones.
+        it is where what it makes would draw the same numbers where Ray wants random ones, and where it can make none.
         """
+        # Who outlived the raylet would be asked for nothing any more, and would not know.
+        end_with_parent(signal.SIGKILL)
+        if os.getppid() != self._parent or not raylet_lives():
+            sys.exit()
         os.environ[_JOB] = _ANY_JOB  # Ray's library reads its variables when it is loaded, and never again
         script = self._order["arguments"][0]
         if not sys.flags.safe_path:
             sys.path[0] = os.path.dirname(script)  # as it is where Python runs the script
         import_all(script)
-        import_numpy_ahead()
-        if len(os.listdir("/proc/self/task")) > 1 or draws_alike():
-            self._listener.close()
-            return self._order
+        self._ahead = import_ahead()
         gc.collect()
         gc.freeze()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        # Who outlived the raylet would be asked for nothing any more, and would not know.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if self._fork():
+        try:
+            forks = len(os.listdir("/proc/self/task")) == 1 and not draws_alike()
+            if forks and self._fork():
+                return self._order
+        except OSError:
+            forks = False
+        if not forks:
+            self._listener.close()
+            end_with_parent(0)
             return self._order
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
             connection = self._listener.accept()[0]
             with connection:
@@ -182,12 +177,14 @@ class ForkServer:
             order = self._receive(connection, files)
             if order is None or not still_waits(connection):
                 return None
+            if not self._ahead.is_as_installed():
+                sys.exit()  # the next launcher becomes the fork server, with what is installed now
             if self._fork():
                 for number, file in enumerate(files):
                     os.dup2(file, number)
                 return order
             connection.sendall(_MADE)
-        except (OSError, ValueError):
+        except (OSError, ValueError, LookupError, TypeError):
             pass  # who asks starts the worker itself
         finally:
             for file in files:
@@ -226,6 +223,20 @@ def _of_all(order: Order) -> tuple[str, dict[str, str], list[int]]:
     return order["arguments"][0], {**order["environment"], _JOB: _ANY_JOB}, order["folder"]
 
 
+def raylet_lives() -> bool:
+    """Return whether the process exists that Ray has named as the raylet."""
+    try:
+        os.kill(int(os.environ.get(_RAYLET) or os.getpid()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_with_parent(number: int) -> None:
+    """Have this process get a signal when that ends which started it, or none (0)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
 def still_waits(connection: socket.socket) -> bool:
     """Return whether the other end is open; it sends nothing more."""
     connection.setblocking(False)
@@ -236,7 +247,7 @@ def still_waits(connection: socket.socket) -> bool:
 
 
 def import_all(path: str) -> None:
-    """Import what a worker imports first, and what Ray Serve imports in it."""
+    """Import what a worker imports first."""
     for statement in ast.parse(source_of(path)).body:
         if isinstance(statement, ast.Import):
             names = [each.name for each in statement.names]
@@ -246,61 +257,17 @@ def import_all(path: str) -> None:
             continue
         for name in names:
             importlib.import_module(name)
-    for name in _OF_SERVE:
-        with contextlib.suppress(Exception):  # what matters of it fails again where it is used, and is told there
-            importlib.import_module(name)
 
 
-def import_numpy_ahead() -> None:
-    """Import what needs NumPy, which starts threads of its BLAS as it is imported, and forking would lose those.
-
-    It has none here, and gets them in a worker; where the environment asks for some, it is left to the workers.
-    """
-    asked = [os.environ[name] for name in _BLAS_THREADS if name in os.environ]
-    if asked[:1] not in ([], ["1"]):
-        return
-    with contextlib.suppress(Exception):  # as above
-        if not asked:
-            os.environ[_BLAS_THREADS[0]] = "1"
-            try:
-                importlib.import_module("numpy")
-            finally:
-                del os.environ[_BLAS_THREADS[0]]
-            have_blas_follow()
-        with undrawn():
-            importlib.import_module("ray.serve")
-            importlib.import_module("eagleray").import_ahead()
-
-
-def have_blas_follow() -> None:
-    """Give NumPy's BLAS as many threads as Ray says, which it finds where it is imported after Ray has said it."""
-    utils: Any = importlib.import_module("ray._private.utils")
-    say, count = utils.set_omp_num_threads_if_unset, 1
-
-    def say_and_set() -> bool:
-        nonlocal count
-        said: bool = say()
-        if said and (wanted := int(os.environ["OMP_NUM_THREADS"])) != count:
-            importlib.import_module("threadpoolctl").threadpool_limits(wanted, user_api="blas")
-            count = wanted
-        return said
-
-    utils.set_omp_num_threads_if_unset = say_and_set
-
-
-@contextlib.contextmanager
-def undrawn() -> Iterator[None]:
-    """Have classes of actors that modules define get their ids from elsewhere than Ray's random number generator.
-
-    The first number would seed it, and all workers would draw the same ones from then on.
-    """
-    actor: Any = importlib.import_module("ray.actor")
-    kept = actor.ActorClassID
-    actor.ActorClassID = types.SimpleNamespace(from_random=lambda: kept(os.urandom(kept.size())))
+def import_ahead() -> Any:
+    """Import what most workers need, and hide it; returns the `ImportedAhead`."""
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     try:
-        yield
+        ahead = importlib.import_module("eagleray.imported_ahead").ImportedAhead()
     finally:
-        actor.ActorClassID = kept
+        del sys.path[0]
+    ahead.run()
+    return ahead
 
 
 def draws_alike() -> bool:
@@ -310,8 +277,10 @@ def draws_alike() -> bool:
     for _ in range(2):
         reader, writer = os.pipe()
         if not (child := os.fork()):
-            os.write(writer, ray.ObjectRef.from_random().binary())
-            os._exit(0)
+            try:
+                os.write(writer, ray.ObjectRef.from_random().binary())
+            finally:
+                os._exit(0)
         os.close(writer)
         with open(reader, "rb") as file:
             drawn.append(file.read())
@@ -322,12 +291,20 @@ def draws_alike() -> bool:
 def become_worker(order: Order) -> None:
     """Run the script of a worker as Python runs one."""
     os.environ.update(order["environment"])
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
+    if _JOB in order["environment"]:
+        os.environ[_JOB] = _ANY_JOB  # as its library has read, so that Ray gives it any job
+    else:
+        del os.environ[_JOB]
     sys.argv = order["arguments"]
     path = sys.argv[0]
+    sys.orig_argv = [sys.executable, *(["-s"] if sys.flags.no_user_site else []), *sys.argv]
+    importlib.invalidate_caches()
+    multiprocessing.current_process().authkey = os.urandom(32)
+    if hasattr(main_thread := threading.main_thread(), "_set_native_id"):
+        main_thread._set_native_id()  # Python 3.11 keeps that of the process which was forked
     main_module = types.ModuleType("__main__")
-    main_module.__file__ = path
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main_module.__dict__.update(__file__=path, __loader__=loader, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main_module
     exec(compile(source_of(path), path, "exec"), main_module.__dict__)
 

@@ -5,13 +5,16 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
+import ray
 
 from eagleray import worker_launcher
 from eagleray.worker_launcher import ForkServer, address, hand_over, listen, read_order
-from tests.serving import environment, run
+from tests.serving import environment, run, wait_until
 
 SCRIPT = "/ray/default_worker.py"
 NODE = "--node-id=1a2b"
@@ -81,7 +84,8 @@ def test_a_server_makes_no_worker_that_would_be_another(
     monkeypatch.setattr(ForkServer, "_fork", lambda server: pytest.fail("it made one"))
     listener = listen(order)
     assert listener is not None
-    server = ForkServer(order, listener)
+    server = ForkServer(order, listener, os.getppid())
+    server._ahead = SimpleNamespace(is_as_installed=lambda: True)
     body = json.dumps(order).encode()
     if other == "script":
         body = json.dumps({**order, "arguments": ["/other.py", *order["arguments"][1:]]}).encode()
@@ -102,7 +106,8 @@ def test_a_server_makes_a_worker_of_any_job(order: dict[str, Any], monkeypatch: 
     monkeypatch.setattr(ForkServer, "_fork", lambda server: False)
     listener = listen(order)
     assert listener is not None
-    server = ForkServer(order, listener)
+    server = ForkServer(order, listener, os.getppid())
+    server._ahead = SimpleNamespace(is_as_installed=lambda: True)
     body = json.dumps({**order, "environment": {**order["environment"], "RAY_JOB_ID": "02000000"}}).encode()
     with listener, send(order, body) as connection, listener.accept()[0] as accepted:
         assert server._serve(accepted) is None
@@ -118,53 +123,34 @@ def test_another_user_is_told_nothing(order: dict[str, Any], monkeypatch: pytest
         assert listener.accept()[0].recv(1) == b""
 
 
-AHEAD = """
-import os, sys
-import eagleray
-from eagleray import worker_launcher
-
-worker_launcher.import_numpy_ahead()
-assert {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}.isdisjoint(os.environ)
-assert len(os.listdir("/proc/self/task")) == 1 and not worker_launcher.draws_alike()
-names = {"deployments", "protocol", "repository_loader"}
-assert names.isdisjoint(sys.modules) and "ray.serve" in sys.modules
-ahead = eagleray._packages._ahead
-assert names <= ahead.keys()
-module, stamp = ahead["protocol.limits"]
-if sys.argv[1] == "changed":
-    ahead["protocol.limits"] = module, (0, 0)
-    module.Limits = None
-eagleray.ModelReplica
-import protocol.limits
-assert protocol.limits.Limits is not None
-print(sum(sys.modules[name] is module for name, (module, _) in ahead.items()) / len(ahead))
-"""
+LAUNCHER = str(Path(worker_launcher.__file__))
 
 
-@pytest.mark.parametrize(("how", "taken"), [("as they were", "1.0"), ("changed", "0.0")])
-def test_modules_of_a_replica_that_were_imported_ahead_show_when_they_are_asked_for(how: str, taken: str) -> None:
-    """And none of them where a file of theirs is another by then, as of an Eagleray that was installed meanwhile."""
-    done = run(sys.executable, "-c", AHEAD, how, env={**environment(), "PYTHONPATH": ""})
-    assert (done.stdout.strip(), done.stderr) == (taken, "")
-
-
-@pytest.mark.parametrize("name", ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"])
-def test_what_is_to_have_threads_is_imported_by_each_worker(name: str) -> None:
-    code = "import sys; from eagleray.worker_launcher import import_numpy_ahead as ahead; ahead(); print('numpy' in sys.modules)"
-    for count, imported in (("4", "False"), ("1", "True")):
-        assert run(sys.executable, "-c", code, env=environment(**{name: count})).stdout.strip() == imported
-
-
-def test_processes_that_would_draw_the_same_are_known() -> None:
+def test_a_fork_server_ends_with_who_started_it_whenever_that_is() -> None:
+    script = str(Path(ray.__file__).parent / "_private/workers/default_worker.py")
+    started = [sys.executable, LAUNCHER, script, f"--node-id={os.urandom(8).hex()}", PYTHON]
     code = (
-        "import ray; from eagleray.worker_launcher import draws_alike as alike; before = alike(); "
-        "ray.ObjectRef.from_random(); print(before, alike())"
+        "import os, subprocess; os.environ['RAY_RAYLET_PID'] = str(os.getpid()); "
+        f"print(subprocess.Popen({started}, stdout=-3, stderr=-3).pid)"
     )
-    assert run(sys.executable, "-c", code).stdout.strip() == "False True"
+    done = run(sys.executable, "-c", code)
+    wait_until(lambda: not psutil.pid_exists(int(done.stdout)), "the end of the fork server")
+
+
+def test_where_no_process_can_be_made_the_only_worker_is_this_one(order: dict[str, Any]) -> None:
+    code = (
+        "import os, socket, sys\nfrom eagleray import worker_launcher as launcher\n"
+        f"order = {order!r} | {{'arguments': [{ray.__file__!r}]}}\n"
+        "def fork(): raise BlockingIOError\n"
+        "os.fork = fork\n"
+        "listener = socket.socket()\n"
+        "print(launcher.ForkServer(order, listener, os.getppid()).run() == order, listener.fileno())"
+    )
+    assert run(sys.executable, "-c", code).stdout.strip() == "True -1"
 
 
 WORKERS = """
-import json, os, random, resource, signal, sys, time
+import json, logging, multiprocessing, os, random, resource, signal, sys, threading, time
 import psutil, ray
 from app.cli.ray_internals import forked_workers, process_groups
 
@@ -203,7 +189,12 @@ class Worker:
             "streams": [os.readlink(f"/proc/self/fd/{each}")[-4:] for each in range(3)],
             "loop": type(__import__("asyncio").new_event_loop()).__module__,
             "name": process.cmdline()[0].split("(")[0],
-            "ours": [name for name in ("app", "deployments", "protocol", "repository_loader") if name in sys.modules],
+            "number": threading.main_thread().native_id == os.getpid(),
+            "started": [os.path.basename(each.partition("=")[0]) for each in sys.orig_argv],
+            "attributes": sorted(name for name in vars(sys.modules["__main__"]) if name.startswith("__")),
+            "logs": logging.raiseExceptions,
+            "warns": ray._private.worker.blocking_get_inside_async_warned,
+            "modules": sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names),
             "threads": threads(),
         }
 
@@ -212,7 +203,8 @@ class Worker:
 
     def chance(self):
         import numpy
-        return [random.random(), numpy.random.random(), ray.ObjectRef.from_random().hex(), ray.put(1).hex()]
+        key = multiprocessing.current_process().authkey.hex()
+        return [random.random(), numpy.random.random(), key, ray.ObjectRef.from_random().hex(), ray.put(1).hex()]
 
 
 def new_and_ready(**options):
@@ -266,9 +258,11 @@ def workers(how: str, **variables: str) -> dict[str, Any]:
 @pytest.mark.ray
 @pytest.mark.timeout(240)
 def test_forked_workers_are_as_those_that_ray_starts() -> None:
-    forked, plain = workers("forks"), workers("starts")
+    forked, plain = (workers(how, PYTHONNOUSERSITE="1") for how in ("forks", "starts"))
     assert forked["forked"] == [True] * 3 and plain["forked"] == [False] * 3
+    modules = set(plain["facts"][0].pop("modules"))
     for facts in forked["facts"]:
+        assert modules >= set(facts.pop("modules"))  # what those that were revealed have imported in turn may be hidden
         assert facts == plain["facts"][0]
     for values in zip(*forked["chances"], strict=True):
         assert len(set(values)) == 3
