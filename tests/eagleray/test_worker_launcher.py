@@ -149,6 +149,14 @@ def test_where_no_process_can_be_made_the_only_worker_is_this_one(order: dict[st
     assert run(sys.executable, "-c", code).stdout.strip() == "True -1"
 
 
+def test_processes_that_would_draw_the_same_are_known() -> None:
+    code = (
+        "import ray; from eagleray.worker_launcher import draws_alike as alike; before = alike(); "
+        "ray.ObjectRef.from_random(); print(before, alike())"
+    )
+    assert run(sys.executable, "-c", code).stdout.strip() == "False True"
+
+
 WORKERS = """
 import json, logging, multiprocessing, os, random, resource, signal, sys, threading, time
 import psutil, ray
@@ -228,7 +236,6 @@ told["forked"] = [is_forked(worker) for worker in workers]
 told["facts"] = [ray.get(worker.facts.remote()) for worker in workers]
 told["chances"] = [ray.get(worker.chance.remote()) for worker in workers]
 told["threads of two cores"] = ray.get([Worker.options(num_cpus=2).remote().threads.remote()])
-told["threads of tasks"] = [ray.get(ray.remote(num_cpus=each)(threads).remote()) for each in (2, 1)]
 other = new_and_ready(runtime_env={"env_vars": {"A": "1"}})
 told["with a runtime environment"] = is_forked(other)
 if forks:
