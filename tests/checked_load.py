@@ -78,6 +78,11 @@ class Outcome:
     def refused(self) -> int:
         return len(self.refusals)
 
+    @property
+    def own_delay_s(self) -> float:
+        """How long the client itself stood still at most; answers that came meanwhile waited for it."""
+        return max(self.late_s.values(), default=0.0)
+
     def recovered_s(self, since_s: float) -> float:
         """Return how long after this time the last request was due that was refused, or waited for long."""
         late = [at_s for at_s, took_s in self.answered if took_s > QUICK_S]

@@ -214,8 +214,9 @@ def test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_
     assert outcome.wrong == []
     assert outcome.refused + len(outcome.answered) == outcome.sent
     # 256 requests may wait, or as many as are answered in two seconds; how long that takes is the machine's affair.
-    assert outcome.quantile_s(0.99) < 5 * slower(), outcome.history()
-    assert recovered_s < 5 * slower(), outcome.history()
+    patience_s = 5 * slower() + outcome.own_delay_s
+    assert outcome.quantile_s(0.99) < patience_s, outcome.history()
+    assert recovered_s < patience_s, outcome.history()
 
 
 def quick(outcome: Outcome, since_s: float) -> int:
