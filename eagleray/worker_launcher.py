@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import types
 from typing import Any, Final
 
@@ -34,7 +35,10 @@ _ANY_JOB: Final = "ffffffff"
 """What Ray calls a worker's job that has none yet, and takes what job it is given first."""
 
 _MADE: Final = b"made"
+_TAKEN: Final = b"taken"
 _WAIT_S: Final = 20.0
+_TRIES: Final = 100
+_PAUSE_S: Final = 0.01
 _MAX_BYTES: Final = 1 << 20
 _STREAMS: Final = 3
 _LENGTH_BYTES: Final = 4
@@ -49,9 +53,9 @@ def main() -> None:
     """Become the worker, or the fork server, or end once that has made the worker."""
     arguments, parent = sys.argv[1:], os.getppid()
     order = read_order(arguments)
-    if order is not None and hand_over(order):
+    made, listener = (False, None) if order is None else hand_over_or_listen(order)
+    if made:
         return
-    listener = None if order is None else listen(order)
     if order is None or listener is None:
         os.execv(sys.executable, [sys.executable, script_of_ray(), *arguments])
     become_worker(ForkServer(order, listener, parent).run())
@@ -88,16 +92,43 @@ def read_order(arguments: list[str]) -> Order | None:
     return {"arguments": rest, "environment": dict(os.environ), "folder": [folder.st_dev, folder.st_ino]}
 
 
+def hand_over_or_listen(order: Order) -> tuple[bool, socket.socket | None]:
+    """Return whether the fork server has made the worker, and where there is no such server the socket of one.
+
+    Of launchers that start together one becomes it, and the others wait until it listens.
+    """
+    for _ in range(_TRIES):
+        try:
+            return hand_over(order), None
+        except ConnectionRefusedError:
+            listener = listen(order)
+        if listener is not None:
+            return False, listener
+        time.sleep(_PAUSE_S)
+    return False, None
+
+
 def hand_over(order: Order) -> bool:
-    """Return whether there is a fork server that has made the worker."""
+    """Return whether the fork server has made the worker.
+
+    Raises:
+        ConnectionRefusedError: there is no fork server.
+    """
     body = json.dumps(order).encode()
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_WAIT_S)
-        connection.connect(address(order))
-        if is_ours(connection):
-            socket.send_fds(connection, [len(body).to_bytes(_LENGTH_BYTES)], range(_STREAMS))
-            connection.sendall(body)
-            return connection.recv(len(_MADE)) == _MADE
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_WAIT_S)
+            connection.connect(address(order))
+            if is_ours(connection):
+                socket.send_fds(connection, [len(body).to_bytes(_LENGTH_BYTES)], range(_STREAMS))
+                connection.sendall(body)
+                if connection.recv(len(_MADE)) == _MADE:
+                    connection.sendall(_TAKEN)
+                    return True
+    except ConnectionRefusedError:
+        raise
+    except OSError:
+        pass  # it takes too long, or has ended
     return False
 
 
@@ -180,10 +211,11 @@ class ForkServer:
             if not self._ahead.is_as_installed():
                 sys.exit()  # the next launcher becomes the fork server, with what is installed now
             if self._fork():
+                if not is_taken(connection):
+                    os._exit(0)
                 for number, file in enumerate(files):
                     os.dup2(file, number)
                 return order
-            connection.sendall(_MADE)
         except (OSError, ValueError, LookupError, TypeError):
             pass  # who asks starts the worker itself
         finally:
@@ -244,6 +276,15 @@ def still_waits(connection: socket.socket) -> bool:
         return bool(connection.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
         return True
+
+
+def is_taken(connection: socket.socket) -> bool:
+    """Tell the other end that this process has been made; returns whether it has not given up and started another."""
+    with contextlib.suppress(OSError):
+        connection.setblocking(True)
+        connection.sendall(_MADE)
+        return connection.recv(len(_TAKEN)) == _TAKEN
+    return False
 
 
 def import_all(path: str) -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import ray
 
 from eagleray import worker_launcher
-from eagleray.worker_launcher import ForkServer, address, hand_over, listen, read_order
+from eagleray.worker_launcher import ForkServer, address, hand_over, hand_over_or_listen, is_taken, listen, read_order
 from tests.serving import environment, run, wait_until
 
 SCRIPT = "/ray/default_worker.py"
@@ -58,13 +60,31 @@ def order() -> dict[str, Any]:
 
 
 def test_one_process_of_a_node_is_the_fork_server(order: dict[str, Any]) -> None:
-    assert not hand_over(order)
+    with pytest.raises(ConnectionRefusedError):
+        hand_over(order)
     listener = listen(order)
     assert listener is not None and listen(order) is None
     listener.close()
     again = listen(order)
     assert again is not None
     again.close()
+
+
+def test_launchers_that_start_together_have_one_server(order: dict[str, Any]) -> None:
+    """One that has its address, but does not listen yet, is waited for."""
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as threads:
+        listener.bind(address(order))
+        other = threads.submit(hand_over_or_listen, order)
+        time.sleep(0.1)
+        assert not other.done()
+        listener.listen()
+        with listener.accept()[0] as connection:
+            files: list[int] = []
+            assert ForkServer(order, listener, os.getppid())._receive(connection, files) == order
+            assert is_taken(connection)
+            for file in files:
+                os.close(file)
+        assert other.result() == (True, None)
 
 
 def send(order: dict[str, Any], body: bytes, *, streams: int = 3, missing: int = 0) -> socket.socket:
@@ -102,16 +122,45 @@ def test_a_server_makes_no_worker_that_would_be_another(
         assert server._serve(accepted) is None
 
 
-def test_a_server_makes_a_worker_of_any_job(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ForkServer, "_fork", lambda server: False)
-    listener = listen(order)
-    assert listener is not None
-    server = ForkServer(order, listener, os.getppid())
-    server._ahead = SimpleNamespace(is_as_installed=lambda: True)
-    body = json.dumps({**order, "environment": {**order["environment"], "RAY_JOB_ID": "02000000"}}).encode()
-    with listener, send(order, body) as connection, listener.accept()[0] as accepted:
-        assert server._serve(accepted) is None
-        assert connection.recv(8) == b"made"
+MADE_FOR_ONE = """
+import json, os, sys
+from types import SimpleNamespace
+from eagleray import worker_launcher as launcher
+
+order, told = json.loads(sys.argv[1]), sys.argv[2]
+listener = launcher.listen(order)
+server = launcher.ForkServer({**order, "environment": dict(os.environ)}, listener, os.getppid())
+server._ahead = SimpleNamespace(is_as_installed=lambda: True)
+if not (asks := os.fork()):
+    listener.close()
+    if told != "taken":
+        launcher._MADE = b"more"  # is never told: this gives up
+    print("handed over", launcher.hand_over(order), flush=True)
+    os._exit(0)
+with listener.accept()[0] as connection:
+    made = server._serve(connection)
+if made:
+    print("made", made == order, flush=True)
+    os._exit(0)
+os.waitpid(asks, 0)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "said"), [("taken", ["handed over True", "made True"]), ("given up", ["handed over False"])]
+)
+def test_a_worker_that_was_made_is_one_if_its_launcher_still_waits(
+    order: dict[str, Any], told: str, said: list[str]
+) -> None:
+    """A launcher that gives up just then starts it itself; which job's it is said to be is all the same."""
+    body = json.dumps({**order, "environment": {**environment(), "RAY_JOB_ID": "02000000"}})
+    done = run(sys.executable, "-c", MADE_FOR_ONE, body, told)
+    assert (sorted(done.stdout.splitlines()), done.stderr) == (sorted(said), "")
 
 
 def test_another_user_is_told_nothing(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
