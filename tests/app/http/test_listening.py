@@ -112,7 +112,12 @@ def test_a_connection_that_is_being_accepted_when_the_server_stops_is_answered(o
 
 
 @on_both_loops
-def test_a_client_that_shakes_hands_when_the_server_stops_is_answered(tmp_path: Path, on: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("still_s", [0.0, 1.5])
+def test_a_client_that_shakes_hands_when_the_server_stops_is_answered(
+    tmp_path: Path, still_s: float, on: Callable[[Any], Any]
+) -> None:
+    """Though the process stands still meanwhile."""
+
     def client(port: int, accepted: threading.Event) -> bytes:
         with socket.create_connection(("localhost", port), 5.0) as plain:
             accepted.set()
@@ -131,6 +136,7 @@ def test_a_client_that_shakes_hands_when_the_server_stops_is_answered(tmp_path: 
         answer = asyncio.create_task(asyncio.to_thread(client, port, accepted))
         await asyncio.to_thread(accepted.wait)
         await asyncio.sleep(0.1)
+        asyncio.get_running_loop().call_later(0.1, time.sleep, still_s)
         await serving.close(5)
         assert (await answer).startswith(b"HTTP/1.1 200 OK\r\n")
 
