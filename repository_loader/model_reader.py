@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
+from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -36,6 +38,7 @@ from repository_loader.validation import check_config, check_name, check_platfor
 from repository_loader.version_policy_agent import apply_version_policy
 from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
 
+_CONFIG: Final = "config.pbtxt"
 _DEFAULT_MAX_BATCH_SIZE = 4
 """Where no `--backend-config` says another, as in Triton."""
 
@@ -72,7 +75,7 @@ class ModelReader:
         self._findings: list[Finding] = []
         self._fingerprint = Fingerprint()
         self._config: ModelConfig | None = None
-        self._config_path = os.path.join(model_path, "config.pbtxt")
+        self._config_path = os.path.join(model_path, _CONFIG)
 
     def read(self) -> RepositoryModel:
         """Read everything; never raises."""
@@ -145,7 +148,7 @@ class ModelReader:
 
     def _say_why_no_version(self) -> None:
         models = sorted(
-            name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name, "config.pbtxt"))
+            name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name, _CONFIG))
         )
         if models:
             remark = (
@@ -170,6 +173,7 @@ class ModelReader:
             if self._options.disable_auto_complete_config:
                 reason = f"failed to open text file for read {path}: No such file or directory"
                 raise _Failed(reason) from None
+            self._say_what_may_be_meant()
             return empty_config_text(path)
         text = parse_config_text(data, path)
         self._findings.extend(text.findings)
@@ -177,6 +181,13 @@ class ModelReader:
             error = text.findings[-1]
             raise _Failed(f"failed to read text proto from {path}:{error.line}:{error.column}: {error.message}")
         return text
+
+    def _say_what_may_be_meant(self) -> None:
+        """Warn of a configuration whose file is misnamed."""
+        for name in sorted(os.listdir(self._path)):
+            if get_close_matches(name.lower(), [_CONFIG], cutoff=0.8):
+                path = os.path.join(self._path, name)
+                self._findings.append(Finding("warning", path, 1, 1, f"not read: a configuration is called {_CONFIG}"))
 
     def _check_own_name(self, text: ConfigText, config: ModelConfig) -> None:
         if config.name and config.name != self._name and not self._is_called_otherwise:

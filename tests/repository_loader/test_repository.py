@@ -229,6 +229,18 @@ def test_a_repository_that_is_read_as_a_model_of_the_folder_above_it_is_told(tmp
     assert "'a' in this folder is a model, so the folder may be a repository; it is read as a model" in told
 
 
+@pytest.mark.parametrize("name", ["Config.pbtxt", "config.pbtext", "config.pbtxt.txt", "config.prototxt", "config.txt"])
+def test_says_that_a_configuration_is_misnamed(tmp_path: Path, name: str) -> None:
+    write(tmp_path, {**python_model("m"), "m/config.json": "{}"})
+    (tmp_path / "m/config.pbtxt").rename(tmp_path / "m" / name)
+    (finding,) = [
+        each
+        for each in load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].findings
+        if name in each.path
+    ]
+    assert (finding.severity, finding.message) == ("warning", "not read: a configuration is called config.pbtxt")
+
+
 def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> None:
     write(tmp_path, {**python_model("m"), **python_model("bad\udcff")})
     assert list(find_models([str(tmp_path)], LoaderOptions())) == ["m"]
