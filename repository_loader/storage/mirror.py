@@ -19,6 +19,7 @@ from repository_loader.subfolders import broken_links, is_text, subfolders
 
 _INDEX: Final = ".index.json"
 _CONFIG: Final = "config.pbtxt"
+_LEFT_BEHIND: Final = ("lost+found", "__pycache__", "__MACOSX")
 _SAVE_S: Final = 1.0
 
 
@@ -26,9 +27,9 @@ _SAVE_S: Final = 1.0
 class RepositoryFolder:
     """A repository to read.
 
-    `models` are the names of the folders in it, each with whether it may be a model: a hidden one, and `lost+found`,
-    has to have a `config.pbtxt`. `warnings` say of what an earlier state is used, and which
-    links lead to nothing.
+    `models` are the names of the folders in it, each with whether it may be a model: a hidden one, and one that a file
+    system, Python or an archive left behind, has to have a `config.pbtxt`. `warnings` say of what an earlier state is
+    used, and which links lead to nothing.
     """
 
     address: str
@@ -241,8 +242,8 @@ def _by_model(files: list[RemoteFile]) -> dict[str, list[RemoteFile]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a folder is there for others than who lists it; `lost+found` is the file system's own."""
-    return name.startswith(".") or name == "lost+found"
+    """Whether a folder is there for others than who lists it, or was left behind by what nobody has asked for it."""
+    return name.startswith(".") or name in _LEFT_BEHIND
 
 
 def _may_be_model(name: str, paths: Iterable[str]) -> bool:

@@ -205,12 +205,12 @@ def test_ignores_hidden_folders_without_a_configuration(tmp_path: Path) -> None:
     assert [finding.path for finding in snapshot.findings] == [str(tmp_path / ".git")]
 
 
-def test_ignores_the_folder_that_a_disk_has_for_files_it_has_lost(tmp_path: Path) -> None:
-    write(tmp_path, python_model("model"))
-    (tmp_path / "lost+found").mkdir()
+@pytest.mark.parametrize("name", ["lost+found", "__pycache__", "__MACOSX"])
+def test_ignores_folders_that_were_left_behind(tmp_path: Path, name: str) -> None:
+    write(tmp_path, {f"{name}/file": "", **python_model("model")})
     snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
     assert list(snapshot.models) == ["model"]
-    assert [finding.path for finding in snapshot.findings] == [str(tmp_path / "lost+found")]
+    assert [finding.path for finding in snapshot.findings] == [str(tmp_path / name)]
 
 
 def test_says_that_a_folder_is_a_model_and_no_repository(tmp_path: Path) -> None:
