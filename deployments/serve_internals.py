@@ -16,6 +16,7 @@ from ray._private.thirdparty import pynvml
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 from ray.serve._private.common import DeploymentID, DeploymentStatus
+from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve._private.long_poll import LongPollNamespace
 from ray.serve._private.router import AsyncioRouter, SharedRouterLongPollClient, SingletonThreadRouter
@@ -160,6 +161,24 @@ def calm_serve_controller() -> None:
 
     for actor_class in controller.ServeController.__subclasses__():  # the one that Ray has made of it
         actor_class.run_control_loop_step = paced(actor_class.run_control_loop_step)
+    _keep_actor_classes()
+
+
+def _keep_actor_classes() -> None:
+    """Have replicas of one name be of one class, however often they are deployed.
+
+    Serve makes a class for each deployment. Of each that there ever was something stays, some 50 KiB, in Ray's tables
+    and in every process that has had a handle to such a replica.
+    """
+    kept: dict[str, Any] = {}
+    make = DeploymentInfo.actor_def.fget
+
+    def actor_def(self: Any) -> Any:
+        self._cached_actor_def = kept.get(self.actor_name)
+        kept[self.actor_name] = make(self)
+        return kept[self.actor_name]
+
+    DeploymentInfo.actor_def = property(actor_def)
 
 
 def _is_steady(controller: Any) -> bool:

@@ -341,8 +341,12 @@ PACE = """
 import json, time
 import ray
 from ray import serve
+from ray.experimental.internal_kv import _internal_kv_list
 from ray.serve.context import _get_global_client
 from deployments.serve_internals import STEADY_AFTER_S, application_status
+
+def classes():
+    return {*_internal_kv_list("ActorClass:", namespace="fun")}
 
 class Starts:
     def __init__(self, start_s):
@@ -377,6 +381,12 @@ told.append(looks_per_s())
 wait_until_running("second")
 time.sleep(STEADY_AFTER_S + 1)
 told.append(looks_per_s())
+before = classes()
+for _ in range(2):
+    serve.delete("first")
+    run("first", 0)
+    wait_until_running("first")
+told.append(len(classes() - before))
 serve.shutdown()
 ray.shutdown()
 print(json.dumps(told))
@@ -386,14 +396,16 @@ print(json.dumps(told))
 @pytest.mark.ray
 @pytest.mark.timeout(180)
 def test_serves_controller_looks_often_only_while_something_changes() -> None:
+    """Nor does each deployment leave another class behind."""
     calm = environment(
         RAY_SERVE_LOG_TO_STDERR="0", RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH="eagleray:calm_serve_controller"
     )
     done = run(sys.executable, "-c", PACE, env=calm, timeout_s=150)
     assert done.returncode == 0, done.stderr
-    empty, steady, changing, steady_again = json.loads(done.stdout.splitlines()[-1])
+    empty, steady, changing, steady_again, classes = json.loads(done.stdout.splitlines()[-1])
     assert empty >= 3 and changing >= 3, (empty, changing)
     assert steady <= 2.1 and steady_again <= 2.1, (steady, steady_again)
+    assert classes == 0
 
 
 DEAD_NODE = """
