@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +58,13 @@ def uses(server: Server) -> dict[str, Use]:
     return found
 
 
+def listening_ports(server: Server, title: str) -> list[int]:
+    """Return the ports that processes of a server with this title listen on."""
+    processes = [each for each in server.descendants() if title_of(each) == title]
+    found = [each for process in processes for each in process.net_connections("tcp")]
+    return [each.laddr.port for each in found if each.status == psutil.CONN_LISTEN]
+
+
 @pytest.fixture(params=["isolated", "packed", "embedded"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     root = write_small_models(tmp_path / "models")
@@ -78,7 +86,8 @@ class Users:
         self._stop = threading.Event()
         self._failures: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.done: dict[str, int] = {}
-        whats = (self.http, self.grpc, self.stream, self.sequence, self.memory, self.wrong, self.leave, self.control)
+        asking = (self.http, self.grpc, self.stream, self.sequence, self.memory, self.wrong, self.leave)
+        whats = (*asking, self.control, self.scrape)
         self._threads = [threading.Thread(target=self._repeat, args=(what,)) for what in whats]
 
     def start(self) -> None:
@@ -121,6 +130,13 @@ class Users:
             client.get_inference_statistics()
             client.get_model_metadata("simple")
         self._server.metrics_text()
+
+    def scrape(self, number: int) -> None:
+        """Ask Ray's agent as Prometheus does: until then it keeps most of what processes that have ended told it last."""
+        for port in listening_ports(self._server, "ray::DashboardAgent"):
+            with suppress(OSError, HTTPException), Client(f"127.0.0.1:{port}", timeout_s=20) as client:
+                client.get("/metrics")
+        self._stop.wait(15)
 
     def grpc(self, number: int) -> None:
         """Ask by gRPC, with a compressed request at times."""
