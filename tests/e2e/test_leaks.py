@@ -133,9 +133,11 @@ class Users:
 
     def scrape(self, number: int) -> None:
         """Ask Ray's agent as Prometheus does: until then it keeps most of what processes that have ended told it last."""
+        told = []
         for port in listening_ports(self._server, "ray::DashboardAgent"):
             with suppress(OSError, HTTPException), Client(f"127.0.0.1:{port}", timeout_s=20) as client:
-                client.get("/metrics")
+                told.append(client.get("/metrics").body)
+        assert any(b"ray_node_cpu_count" in body for body in told), "no port of the agent's has metrics"
         self._stop.wait(15)
 
     def grpc(self, number: int) -> None:
