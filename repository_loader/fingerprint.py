@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from repository_loader.storage.model_source import source_of
+from repository_loader.subfolders import CONFIG_FILE
 from repository_loader.versions import read_version_names
 
-_CONFIG = "config.pbtxt"
 _CONFIGS = "configs" + os.sep
 _UNREADABLE = (-1, -1)
 _NO_FILE = (-2, -2)
@@ -45,7 +45,7 @@ class Fingerprint:
         )
         ignored = (*others, _CONFIGS)
         return _digest(
-            sorted(item for item in self.files.items() if item[0] != _CONFIG and not item[0].startswith(ignored))
+            sorted(item for item in self.files.items() if item[0] != CONFIG_FILE and not item[0].startswith(ignored))
         )
 
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -34,11 +33,11 @@ from repository_loader.python_based_backend import choose_python_based_backend
 from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from repository_loader.storage.model_source import source_of
+from repository_loader.subfolders import CONFIG_FILE
 from repository_loader.validation import check_config, check_name, check_platform
 from repository_loader.version_policy_agent import apply_version_policy
 from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
 
-_CONFIG: Final = "config.pbtxt"
 _DEFAULT_MAX_BATCH_SIZE = 4
 """Where no `--backend-config` says another, as in Triton."""
 
@@ -75,7 +74,7 @@ class ModelReader:
         self._findings: list[Finding] = []
         self._fingerprint = Fingerprint()
         self._config: ModelConfig | None = None
-        self._config_path = os.path.join(model_path, _CONFIG)
+        self._config_path = os.path.join(model_path, CONFIG_FILE)
 
     def read(self) -> RepositoryModel:
         """Read everything; never raises."""
@@ -148,7 +147,7 @@ class ModelReader:
 
     def _say_why_no_version(self) -> None:
         models = sorted(
-            name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name, _CONFIG))
+            name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name, CONFIG_FILE))
         )
         if models:
             remark = (
@@ -185,9 +184,11 @@ class ModelReader:
     def _say_what_may_be_meant(self) -> None:
         """Warn of a configuration whose file is misnamed."""
         for name in sorted(os.listdir(self._path)):
-            if get_close_matches(name.lower(), [_CONFIG], cutoff=0.8):
+            if get_close_matches(name.lower(), [CONFIG_FILE], cutoff=0.8):
                 path = os.path.join(self._path, name)
-                self._findings.append(Finding("warning", path, 1, 1, f"not read: a configuration is called {_CONFIG}"))
+                self._findings.append(
+                    Finding("warning", path, 1, 1, f"not read: a configuration is called {CONFIG_FILE}")
+                )
 
     def _check_own_name(self, text: ConfigText, config: ModelConfig) -> None:
         if config.name and config.name != self._name and not self._is_called_otherwise:

@@ -18,7 +18,7 @@ from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel,
 from repository_loader.storage.location import LocationError, is_remote, read_location
 from repository_loader.storage.mirror import Fetched, RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
-from repository_loader.subfolders import is_text
+from repository_loader.subfolders import CONFIG_FILE, is_text
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
@@ -237,7 +237,7 @@ def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[
 def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]:
     """List the folders that may be models."""
     models = []
-    config = os.path.join(folder.path, "config.pbtxt")
+    config = os.path.join(folder.path, CONFIG_FILE)
     if os.path.isfile(config):
         findings.append(Finding("warning", config, 1, 1, "this folder is a model; the repository is the one above it"))
     for name, may_be_model in folder.models.items():

@@ -1,6 +1,10 @@
 """The folders in a folder: those of a repository may be models, those of a model versions."""
 
 import os
+from typing import Final
+
+CONFIG_FILE: Final = "config.pbtxt"
+"""The name of a model's configuration in its folder."""
 
 
 def subfolders(path: str) -> list[str]:

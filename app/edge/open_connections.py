@@ -73,6 +73,11 @@ class OpenConnections(Generic[C]):
     def __iter__(self) -> Iterator[C]:
         return iter(tuple(self._open))
 
+    @property
+    def stopping(self) -> bool:
+        """Whether all are to end, so that none is counted in."""
+        return self._stopping
+
     def expect(self, connection: C) -> None:
         """Remember a connection that was accepted: a turn of the loop, or TLS's handshake, comes before it is open."""
         self._accepted.add(connection)

@@ -92,8 +92,9 @@ class HttpConnection(TimedConnection):
         context = self._context
         if not context.connections.add(self, transport):
             self._closing = True
-            self.note(503, "too many connections")
-            self.write(error_response(503, "too many connections", context.head_ends.close))
+            reason = "server is shutting down" if context.connections.stopping else "too many connections"
+            self.note(503, reason)
+            self.write(error_response(503, reason, context.head_ends.close))
             self._transport.close()
             return
         self._deadline_s = context.loop.time() + context.limits.header_timeout_s

@@ -80,7 +80,9 @@ class Http2Connection(OpenConnection):
         }
         window = frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
         self.sender.write(frames.settings(settings) + window)
-        if not accepted:
+        if not accepted and application.connections.stopping:
+            self.fail(Http2Error(frames.NO_ERROR, "server is shutting down"))
+        elif not accepted:
             self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:

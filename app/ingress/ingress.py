@@ -22,6 +22,7 @@ from app.ingress.node_ports import NodePorts
 from app.ingress.serve_cluster_view import Examination, ServeClusterView
 from app.ingress.traffic_report import TrafficReport
 from app.metrics.node_sampler import NodeSampler
+from app.metrics.ray_agent import AgentSweep
 from app.service.log_settings import LogSettings
 from app.service.model_control import ExplicitControl
 from app.service.service import Service
@@ -140,6 +141,7 @@ class Ingress:
             cpu=self._settings.allow_cpu_metrics,
             gpu=self._settings.allow_gpu_metrics,
         )
+        self._agent_sweep = AgentSweep(node_id, self._counters.speaks_for_node)
         self._traffic = TrafficReport(controller, self.service.models, self.service.routing)
         self._reports: list[asyncio.Task[None]] = []
         self._follower = DirectoryFollower(
@@ -190,6 +192,7 @@ class Ingress:
             self._loop.create_task(self._files.run(), name="files that are no longer used"),
             self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
             self._loop.create_task(self._sweep.run(), name="counts of versions that are gone"),
+            self._loop.create_task(self._agent_sweep.run(), name="metrics of processes that are gone"),
         ]
 
     def _directory_changed(self) -> None:

@@ -15,10 +15,9 @@ from repository_loader.storage.model_cache import ModelCache
 from repository_loader.storage.model_source import ModelSource, fetch_all, source_of
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from repository_loader.storage.stores import open_store
-from repository_loader.subfolders import broken_links, is_text, subfolders
+from repository_loader.subfolders import CONFIG_FILE, broken_links, is_text, subfolders
 
 _INDEX: Final = ".index.json"
-_CONFIG: Final = "config.pbtxt"
 _LEFT_BEHIND: Final = ("lost+found", "__pycache__", "__MACOSX")
 _SAVE_S: Final = 1.0
 
@@ -71,7 +70,7 @@ def local_folder(repository: str, cache_dir: str) -> RepositoryFolder:
         return RepositoryFolder(
             path,
             path,
-            {name: not _is_hidden(name) or os.path.isfile(os.path.join(path, name, _CONFIG)) for name in names},
+            {name: not _is_hidden(name) or os.path.isfile(os.path.join(path, name, CONFIG_FILE)) for name in names},
             tuple(f"{name!a} is a link to nothing, and no model; ignored" for name in broken_links(path)),
         )
     try:
@@ -247,7 +246,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _may_be_model(name: str, paths: Iterable[str]) -> bool:
-    return not _is_hidden(name) or _CONFIG in paths
+    return not _is_hidden(name) or CONFIG_FILE in paths
 
 
 def _same(known: ModelSource, files: list[RemoteFile]) -> bool:

@@ -3,9 +3,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from app.http.connection import HttpConnection
 from app.http.limits import HttpLimits
 from protocol.errors import Unavailable
-from tests.app.http.wire import Wire, infer
+from tests.app.http.wire import Transport, Wire, infer
 
 
 def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -355,3 +356,14 @@ async def test_a_connection_over_the_limit_is_refused() -> None:
     wire = Wire(HttpLimits(max_connections=0))
     assert wire.transport.written.startswith(b"HTTP/1.1 503 ")
     assert wire.transport.closed
+    assert b'"too many connections"' in wire.transport.written
+
+
+@on_loop
+async def test_a_connection_that_comes_while_the_server_stops_is_told_so() -> None:
+    wire = Wire()
+    await wire.context.connections.drain(0)
+    late = Transport()
+    HttpConnection(wire.context).connection_made(late)
+    assert late.written.startswith(b"HTTP/1.1 503 ") and b'"server is shutting down"' in late.written
+    assert late.closed

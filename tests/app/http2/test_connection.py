@@ -1,10 +1,13 @@
 """RFC 9113 as a server keeps it: framing, streams, and errors with their codes."""
 
+import asyncio
+
 import pytest
 
 from app.http2 import frames
+from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits
-from tests.app.http2.wire import Wire, bodies, data, deliver, goaway_code, reset_codes
+from tests.app.http2.wire import Transport, Wire, bodies, data, deliver, goaway_code, reset_codes, split
 
 PING = frames.frame(frames.PING, 0, 0, b"12345678")
 
@@ -317,3 +320,12 @@ def test_an_idle_connection_that_is_old_has_time_to_hear_of_it() -> None:
     assert bodies(wire.send()) == {1: b"late"}, "it had begun this call before it heard"
     wire.sweep(6.0)
     assert wire.transport.closed
+
+
+def test_a_connection_that_comes_while_the_server_stops_is_told_so() -> None:
+    wire = Wire()
+    asyncio.run(wire.application.connections.drain(0))
+    late = Transport()
+    Http2Connection(wire.application).connection_made(late)
+    assert goaway_code(list(split(late.written))) == frames.NO_ERROR and late.closed
+    assert wire.application.refusals == ["server is shutting down"]
