@@ -24,6 +24,7 @@ COPY --chown=1000:100 repository_loader eagleray-src/repository_loader
 RUN pip install --no-cache-dir --constraint eagleray-src/constraints.txt "./eagleray-src[${EXTRAS}]"
 RUN eagleray version && python -c "import eagleray; eagleray.build"
 
-ENV RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0 RAY_ROTATION_MAX_BYTES=67108864 RAY_ROTATION_BACKUP_COUNT=3
+ENV RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0 RAY_ROTATION_MAX_BYTES=67108864 RAY_ROTATION_BACKUP_COUNT=3 \
+    MALLOC_ARENA_MAX=2
 EXPOSE 8000 8001 8002
 CMD ["eagleray", "serve", "--help"]
