@@ -1,6 +1,6 @@
 """Has Ray's agent of a node let go of what processes that have ended told it last.
 
-Much of that it keeps until it is asked for its metrics, which may be never where no Prometheus is.
+Some of that it keeps until it is asked for its metrics, which may be never where no Prometheus is.
 """
 
 import asyncio
