@@ -15,7 +15,7 @@ NODE_VARIABLES: Final = {
     # Ray puts what workers write to their standard streams aside only where it is told when; all of its logs go by it.
     "RAY_ROTATION_MAX_BYTES": str(LOG_FILE_BYTES),
     "RAY_ROTATION_BACKUP_COUNT": str(LOG_FILES_KEPT),
-    # Each of a process's forty threads has a heap of its own otherwise, and what one has freed no other takes.
+    # Otherwise each of a worker's some forty threads has a heap of its own, and what one has freed no other takes.
     "MALLOC_ARENA_MAX": "2",
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     "RAY_worker_niceness": "0",

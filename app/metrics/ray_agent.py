@@ -33,11 +33,7 @@ class AgentSweep:
             try:
                 if self._speaks_for_node():
                     await asyncio.to_thread(ask_agent, self._node_id)
-            except (
-                OSError,
-                http.client.HTTPException,
-                RuntimeError,
-            ) as error:  # the last: Ray or a thread is not there
+            except (OSError, http.client.HTTPException, RuntimeError) as error:  # the last: no Ray, or no thread
                 logger.debug("Ray's agent is not asked for its metrics: %s", error)
 
 

@@ -132,7 +132,7 @@ class Users:
         self._server.metrics_text()
 
     def scrape(self, number: int) -> None:
-        """Ask Ray's agent as Prometheus does: until then it keeps most of what processes that have ended told it last."""
+        """Ask Ray's agent as Prometheus does: until then it keeps some of what processes that have ended told it last."""
         told = []
         for port in listening_ports(self._server, "ray::DashboardAgent"):
             with suppress(OSError, HTTPException), Client(f"127.0.0.1:{port}", timeout_s=20) as client:
