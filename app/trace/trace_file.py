@@ -4,6 +4,7 @@ import errno
 import fcntl
 import logging
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,8 +111,8 @@ class TraceFile:
 
     def _write_next(self, data: bytes) -> str:
         """Write the file with the first number that is free, and return its path; it appears whole."""
-        draft = f"{self._path}.{os.getpid()}.draft"
-        descriptor = os.open(draft, _FLAGS | os.O_TRUNC, _MODE)
+        draft = f"{self._path}.{secrets.token_hex(8)}.draft"  # containers that share a folder share process numbers
+        descriptor = os.open(draft, _FLAGS | os.O_EXCL, _MODE)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)

@@ -36,6 +36,25 @@ def test_token_stays_the_same_from_run_to_run(home: Path, monkeypatch: pytest.Mo
     assert current_token() == first
 
 
+def test_servers_of_one_process_number_that_start_at_once_have_one_token(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in containers that share the home folder."""
+    link = os.link
+
+    def behind_another(*paths: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        monkeypatch.delenv("RAY_AUTH_MODE")
+        choose_token()
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", behind_another)
+    choose_token()
+    assert current_token() == Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text() != ""
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    assert sorted(each.name for each in home.rglob("*")) == [".eagleray", "ray_auth_token"]
+
+
 def test_user_without_a_home_folder_has_a_token_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(uid)

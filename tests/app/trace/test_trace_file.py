@@ -110,6 +110,24 @@ def test_files_of_so_many_traces_each_have_numbers(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 5
 
 
+def test_processes_of_one_number_write_numbered_files_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers that share the folder."""
+    path, link = tmp_path / "t", os.link
+
+    def write(number: int) -> None:
+        TraceFile(str(path)).write([(trace(number), Sampler(Sampling(TIMESTAMPS, 1, -1, 1)))])
+
+    def behind_another(*paths: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        write(2)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", behind_another)
+    write(1)
+    assert sorted(os.listdir(tmp_path)) == ["t.0", "t.1"]
+    assert [ids(tmp_path / f"t.{number}") for number in range(2)] == [[2], [1]]
+
+
 def test_a_numbered_file_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
     file = TraceFile(str(tmp_path / "traces"))
     with full_disk(), pytest.raises(OSError):
