@@ -92,6 +92,13 @@ def load_repositories(
     for name, verdict in check_ensembles(beside | models).items():
         if name in models:
             models[name] = _judged(models[name], verdict)
+    for name in models.keys() & folders.keys():
+        places = {
+            here.get(path, path): f"{mirror.address}/{os.path.basename(path)}"
+            for path in folders[name]
+            if (mirror := mirrors.get(os.path.dirname(path))) is not None
+        }
+        models[name] = _as_stored(models[name], places) if places else models[name]
     return Snapshot(dict(sorted(models.items())), tuple(findings))
 
 
@@ -242,11 +249,11 @@ def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]
         findings.append(Finding("warning", config, 1, 1, "this folder is a model; the repository is the one above it"))
     for name, may_be_model in folder.models.items():
         if not may_be_model:
-            path = os.path.join(folder.path, name)
+            path = os.path.join(folder.address, name)
             findings.append(Finding("warning", path, 1, 1, "no model, as it has no config.pbtxt; ignored"))
         elif not is_text(name):  # which no client could be told of
             remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
-            findings.append(Finding("warning", folder.path, 1, 1, remark))
+            findings.append(Finding("warning", folder.address, 1, 1, remark))
         else:
             models.append(name)
     return models
@@ -284,6 +291,19 @@ def _judged(model: RepositoryModel, verdict: EnsembleVerdict) -> RepositoryModel
         return replace(model, packages=(), findings=findings, failure=verdict.faults[0].message)
     packages = tuple(replace(package, config=verdict.config) for package in model.packages)
     return replace(model, config=verdict.config, packages=packages, findings=findings)
+
+
+def _as_stored(model: RepositoryModel, places: Mapping[str, str]) -> RepositoryModel:
+    """Say of the model's folders in the cache at which addresses they are; nobody knows them by their names there."""
+
+    def stored(text: str) -> str:
+        for folder, address in places.items():
+            text = text.replace(folder, address)
+        return text
+
+    findings = tuple(replace(each, path=stored(each.path), message=stored(each.message)) for each in model.findings)
+    failure = model.failure and stored(model.failure)
+    return replace(model, findings=findings, failure=failure, config_path=stored(model.config_path))
 
 
 def _positions(path: str) -> FieldPositions | None:

@@ -48,6 +48,7 @@ class RepositoryModel:
     `config` is the completed configuration of the highest version, None if there is none that makes sense. `packages`
     are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded. `fingerprint`
     changes with any of its files. With `--model-namespacing`, `namespace` is the repository's path or address.
+    `config_path` and the findings name the files of a remote model by its address, where no program finds them.
     """
 
     name: str

@@ -2,12 +2,16 @@
 
 import shutil
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from tests.serving import ROOT
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
 EXAMPLES = ROOT / "examples" / "model_repository"
 

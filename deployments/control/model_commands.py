@@ -249,7 +249,7 @@ def read_models(
     gone = desired.gone.keys() - with_steps(read, asked) - dependents
     read = replace(read, models={each: model for each, model in read.models.items() if each not in gone})
     for finding in read.findings:
-        if is_remote(finding.path):  # what a store has not given
+        if is_remote(finding.path) and finding.path in desired.repositories:  # what a store has not given
             logger.warning("%s", finding)
     if not unreadable:
         return read

@@ -20,7 +20,7 @@ from deployments.control.model_table import ModelTable
 from deployments.control.waiting_models import read_waiting, with_postponed
 from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
-from repository_loader.repository import fetch_models
+from repository_loader.repository import fetch_models, normalised
 from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ class Changes:
 
     def _say(self, findings: list[Finding]) -> None:
         """Log what stores have not given, once for as long as it is so."""
-        said = {str(finding) for finding in findings if is_remote(finding.path)}
+        stores = {normalised(path) for path in self._options.repositories if is_remote(path)}
+        said = {str(finding) for finding in findings if finding.path in stores}
         for finding in sorted(said - self._said):
             logger.warning("%s", finding)
         self._said = said

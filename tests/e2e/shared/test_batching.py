@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from tests.repositories import needs_torch
 from tests.serving import Server, infer_path, tensor
 
 CLIENT_COUNT = 64
@@ -32,7 +33,11 @@ def request(server: Server, model: str, name: str, rows: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize(
     ("model", "version", "name", "width"),
-    [("digits", 2, "IMAGE", 64), ("digits_torch", 1, "INPUT__0", 64), ("digits_postprocess", 1, "SCORES", 10)],
+    [
+        ("digits", 2, "IMAGE", 64),
+        pytest.param("digits_torch", 1, "INPUT__0", 64, marks=needs_torch),
+        ("digits_postprocess", 1, "SCORES", 10),
+    ],
     ids=["onnx", "torch", "python"],
 )
 def test_requests_of_64_clients_run_at_least_4_at_a_time(

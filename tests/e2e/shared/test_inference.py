@@ -12,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from examples.held_out import held_out_images, held_out_pngs
 from tests.e2e.shared.conftest import isolated
+from tests.repositories import needs_torch
 from tests.serving import Server, tensor
 
 FIRST, SECOND = np.arange(16, dtype=np.int32).reshape(1, 16), np.full((1, 16), 3, np.int32)
@@ -68,7 +69,12 @@ def test_pipeline_names_the_image_that_it_cannot_read(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("model", "version", "least"),
-    [("digits", "1", 0.88), ("digits", "2", 0.97), ("digits", "", 0.97), ("digits_torch", "", 0.97)],
+    [
+        ("digits", "1", 0.88),
+        ("digits", "2", 0.97),
+        ("digits", "", 0.97),
+        pytest.param("digits_torch", "", 0.97, marks=needs_torch),
+    ],
 )
 def test_digits_models_read_held_out_digits(server: Server, model: str, version: str, least: float) -> None:
     images, digits = held_out_images()

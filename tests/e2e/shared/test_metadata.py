@@ -10,6 +10,7 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as aio_client
 
 from tests.e2e.shared.conftest import isolated
+from tests.repositories import needs_torch
 from tests.serving import Answer, Client, Server, title_of, wait_until
 
 _LOOK_S = 2.0
@@ -62,7 +63,11 @@ def test_model_metadata_of_one_version_names_that_version(server: Server) -> Non
 
 @pytest.mark.parametrize(
     ("model", "platform"),
-    [("digits_preprocess", "python"), ("digits_pipeline", "ensemble"), ("digits_torch", "pytorch_libtorch")],
+    [
+        ("digits_preprocess", "python"),
+        ("digits_pipeline", "ensemble"),
+        pytest.param("digits_torch", "pytorch_libtorch", marks=needs_torch),
+    ],
 )
 def test_model_metadata_names_platform(server: Server, model: str, platform: str) -> None:
     assert server.get(f"/v2/models/{model}").json["platform"] == platform

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.repository import RepositoryError, load_repositories
-from repository_loader.snapshot import LoaderOptions, Snapshot
+from repository_loader.snapshot import LoaderOptions, Override, Snapshot
 from repository_loader.storage.mirror import local_folder
 from repository_loader.storage.model_source import provide
+from tests.repository_loader.repositories import TENSORS
 from tests.repository_loader.storage.web_site import serving, write_archive
 
 
@@ -167,3 +169,47 @@ def test_an_archive_that_is_cut_short_removes_no_model_and_is_downloaded_again(t
             found = read(uri, tmp_path / "cache")
             assert set(found.models) == {"a", "b"}
             assert any("bytes early; what was read before is used" in each.message for each in found.findings) is cut
+
+
+def test_what_there_is_to_say_of_a_model_names_the_address_of_its_files(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, address, _ = site
+    step = 'step { model_name: "none" model_version: -1 input_map { key: "X" value: "X" } }'
+    wrong = {
+        ".left/x": "",
+        "both/1/model.py": "",
+        "files/1/model.txt": "",
+        "files/config.pbtxt": 'backend: "onnxruntime"',
+        "graph/config.pbtxt": f'platform: "ensemble"\n{TENSORS}\nensemble_scheduling {{ {step} }}',
+        "text/config.pbtxt": "\nnonsense: 1",
+    }
+    write_archive(folder / "models.tar", mode="w", extra=wrong)
+    (tmp_path / "local" / "both").mkdir(parents=True)
+    uri, local = f"{address}/models.tar", tmp_path / "local"
+    found = load_repositories([uri, str(local)], LoaderOptions(cache_dir=str(tmp_path / "cache")), None)
+    said = [*found.findings, *(finding for model in found.models.values() for finding in model.findings)]
+    errors = {(each.path, each.line) for each in said if each.severity == "error"}
+    both = {(f"{uri}/both", 1), (f"{local}/both", 1)}
+    assert errors == both | {
+        (f"{uri}/files/config.pbtxt", 1),
+        (f"{uri}/graph/config.pbtxt", 3),
+        (f"{uri}/text/config.pbtxt", 2),
+    }
+    assert f"{uri}/.left" in {each.path for each in said}
+    assert found.models["files"].failure == f"unable to find '{uri}/files/1/model.onnx' for model instance 'files_0'"
+    assert str(found.models["text"].failure).startswith(f"failed to read text proto from {uri}/text/config.pbtxt:2:1: ")
+    assert not any("cache" in str(each) for each in said)
+
+
+def test_files_that_a_client_sends_are_not_said_to_be_in_the_repository(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, address, _ = site
+    write_archive(folder / "models.tar", "a", mode="w")
+    sent = tmp_path / "sent" / "a"
+    sent.mkdir(parents=True)
+    override = Override(ModelConfig(backend="python"), str(sent))
+    options = LoaderOptions(cache_dir=str(tmp_path / "cache"))
+    model = load_repositories([f"{address}/models.tar"], options, None, overrides={"a": override}).models["a"]
+    assert model.findings and {Path(each.path).parent for each in model.findings} <= {sent, sent.parent}
