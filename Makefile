@@ -2,7 +2,8 @@
 # The tests need `curl` besides, and run `perf_analyzer` where there is one.
 
 PYTHON ?= python3
-# Empty leaves PyTorch out: `make serve TORCH=`. TorchScript models are then UNAVAILABLE, all others serve.
+# Empty leaves PyTorch out: `make serve TORCH=`. PyTorch models are then UNAVAILABLE, all others serve.
+# `make test TORCH=` skips their tests.
 TORCH ?= torch==2.13.0
 REPOSITORY ?= examples/model_repository
 ARGS ?=

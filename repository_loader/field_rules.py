@@ -75,7 +75,8 @@ _ROWS = (
     FieldRule("backend", "told from the model's file when neither it nor `platform` is set"),
     FieldRule(
         "runtime",
-        "`model.py`: the Python-based backend of `--backend-directory`; `libtriton_<backend>.so` changes nothing",
+        "`model.py`: the Python-based backend of `--backend-directory`, of pytorch also Eagleray's own; "
+        "`libtriton_<backend>.so` changes nothing",
         refused=_BACKENDS,
         warned=frozenset({ENSEMBLE}),
         because="backends are part of Eagleray, and no library is loaded",

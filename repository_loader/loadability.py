@@ -53,7 +53,7 @@ def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | Non
         yield Fault(
             field,
             f"'{shown}' is not TorchScript; pickled modules and state dicts are not loaded, save the model "
-            "with torch.jit.script(model).save(path)",
+            "with torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'",
         )
     elif graph is not None:
         yield from check_signature(config, graph)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.backend_traits import BACKENDS, BackendTraits, ModelFile, traits_of
+from repository_loader.backend_traits import BACKENDS, PYTHON_RUNTIME, BackendTraits, ModelFile, traits_of
 
 
 class ModelFileError(Exception):
@@ -51,7 +51,8 @@ def fill_backend(config: ModelConfig, version_paths: Sequence[str]) -> None:
         config.backend = backend.name
     if not config.platform:
         config.platform = file.platform
-    if not config.default_model_filename:
+    is_code = config.runtime == PYTHON_RUNTIME and backend.name == "pytorch"  # `model.pt` may be its weights alone
+    if not config.default_model_filename and not is_code:
         config.default_model_filename = file.name
 
 

@@ -4,6 +4,7 @@ Source: core's GetBackendLibraryProperties and SetPythonBasedBackendExecutionEnv
 """
 
 import os
+from pathlib import Path
 from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -12,14 +13,17 @@ from repository_loader.backend_traits import PYTHON_RUNTIME, traits_of
 from repository_loader.model_files import ModelFileError, is_ensemble, leaves_folder
 from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
+_OWN_FOLDER: Final = "deployments/backends/python_based"
+OWN_BACKENDS: Final = str(Path(__file__).parent.parent / _OWN_FOLDER)
+"""Those that come with Eagleray, of backends that it also has otherwise."""
 _ENVIRONMENT: Final = "pb_exec_env_model.py.tar.gz"
 
 
 def choose_python_based_backend(config: ModelConfig, model_path: str, backend_directory: str) -> str:
     """Return the file of the model's Python-based backend, "" if it has no such backend.
 
-    `runtime` then says so, and the environment that comes with the backend is the model's unless it names one. A
-    backend that Eagleray has itself is taken only where `runtime` asks for the other.
+    `runtime` then says so, and the environment that comes with the backend is the model's unless it names one. Where
+    Eagleray has a backend itself that is no Python code, `runtime` must ask for one that is.
 
     Raises:
         ModelFileError: `runtime` asks for one and there is none.
@@ -28,8 +32,10 @@ def choose_python_based_backend(config: ModelConfig, model_path: str, backend_di
     if is_ensemble(config) or not (asked or (not config.runtime and not traits_of(config).implementation)):
         return ""
     folders = [model_path]
-    if backend_directory and config.backend and not leaves_folder(config.backend):
-        folders.insert(0, os.path.join(backend_directory, config.backend))
+    if config.backend and not leaves_folder(config.backend):
+        if backend_directory:
+            folders.insert(0, os.path.join(backend_directory, config.backend))
+        folders.append(os.path.join(OWN_BACKENDS, config.backend))
     found = next((folder for folder in folders if os.path.isfile(os.path.join(folder, PYTHON_RUNTIME))), "")
     if not found:
         if asked:
@@ -43,3 +49,10 @@ def choose_python_based_backend(config: ModelConfig, model_path: str, backend_di
     if ENVIRONMENT_PARAMETER not in config.parameters and os.path.isfile(environment):
         config.parameters[ENVIRONMENT_PARAMETER].string_value = environment
     return os.path.join(found, PYTHON_RUNTIME)
+
+
+def file_here(file_path: str) -> str:
+    """Return where a model's file is on this node: of a backend that comes with Eagleray, where Eagleray is."""
+    _, came_with_eagleray, inner = file_path.rpartition(f"/{_OWN_FOLDER}/")
+    own = os.path.join(OWN_BACKENDS, inner)
+    return own if came_with_eagleray and not os.path.exists(file_path) and os.path.isfile(own) else file_path

@@ -8,6 +8,7 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.python_based_backend import file_here
 from repository_loader.storage.model_source import ModelSource
 
 Json = dict[str, Any]
@@ -30,10 +31,11 @@ def package_to_dict(package: ModelPackage) -> Json:
 
 
 def package_from_dict(values: Mapping[str, Any]) -> ModelPackage:
-    """Rebuild what `package_to_dict` took apart."""
+    """Rebuild what `package_to_dict` took apart, on a node perhaps where Eagleray is installed elsewhere."""
     config = json_format.ParseDict(values["config"], ModelConfig())
     source = None if values["source"] is None else ModelSource.from_dict(values["source"])
-    return ModelPackage(**{**values, "config": config, "source": source})
+    file_path = file_here(values["file_path"])
+    return ModelPackage(**{**values, "config": config, "source": source, "file_path": file_path})
 
 
 def spec_to_dict(spec: InstanceSpec) -> Json:

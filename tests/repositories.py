@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from tests.serving import ROOT
 
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+HAS_TORCH = find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 
 EXAMPLES = ROOT / "examples" / "model_repository"
 
@@ -23,6 +24,7 @@ EXAMPLE_VERSIONS = {
     ("digits_preprocess", "1"),
     ("digits_torch", "1"),
 }
+LOADABLE_EXAMPLE_VERSIONS = {each for each in EXAMPLE_VERSIONS if HAS_TORCH or each[0] != "digits_torch"}
 SMALL = (
     "async_model",
     "cached",

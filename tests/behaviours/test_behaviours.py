@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ from tests.serving import Client, Endpoint, Server
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 CASES = load_cases()
+
+
+def _marks(case: dict[str, Any]) -> list[pytest.MarkDecorator]:
+    missing = [name for name in case.get("packages", ()) if find_spec(name) is None]
+    marks = [pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")]
+    if "xfail" in case:
+        marks.append(pytest.mark.xfail(reason=case["xfail"], strict=True, raises=AssertionError))
+    return marks
+
+
 RUNS = [
-    pytest.param(
-        name,
-        way,
-        id=f"{name}-{way}",
-        marks=[pytest.mark.xfail(reason=case["xfail"], strict=True, raises=AssertionError)] if "xfail" in case else [],
-    )
+    pytest.param(name, way, id=f"{name}-{way}", marks=_marks(case))
     for name, case in CASES.items()
     for way in case.get("over", ("http", "grpc"))
 ]

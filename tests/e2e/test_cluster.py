@@ -30,7 +30,7 @@ from tests.e2e.deployed_cluster import (
 )
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
-from tests.repositories import EXAMPLE_VERSIONS, write_examples
+from tests.repositories import LOADABLE_EXAMPLE_VERSIONS, write_examples
 from tests.repository_loader.repositories import TENSORS, write
 from tests.serving import (
     CONTROLLER,
@@ -105,7 +105,7 @@ def test_deployed_service_is_ready_and_answers(deployed: str) -> None:
     with Client(deployed) as client:
         wait_until(lambda: client.get("/v2/health/ready").status == 200, "ready")
         index = client.request("POST", "/v2/repository/index").json
-        assert {(row["name"], row["version"]) for row in index if row["state"] == "READY"} == EXAMPLE_VERSIONS
+        assert {(row["name"], row["version"]) for row in index if row["state"] == "READY"} == LOADABLE_EXAMPLE_VERSIONS
         answer = client.infer("digits", tensor("IMAGE", "FP32", [1, 64], [0] * 64))
         assert (answer.status, len(answer.json["outputs"][0]["data"])) == (200, 10)
 

@@ -44,9 +44,9 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "unexpected 'platform' and 'backend' pair, got:onnxruntim, onnxruntime",
     ),
     "runtime": (
-        {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "pytorch_libtorch" {FLAT}\nruntime: "model.py"'},
+        {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "onnxruntime_onnx" {FLAT}\nruntime: "model.py"'},
         "2:1",
-        "unable to find Python backend based backend library 'model.py' for model 'm', searched: 'pytorch/model.py' in "
+        "unable to find Python backend based backend library 'model.py' for model 'm', searched: 'onnxruntime/model.py' in "
         "the backend directory and in the model's folder",
     ),
     "another library": (
@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         {"m/1/model.pt": b"\x80\x04.", "m/config.pbtxt": FLAT},
         "1:1",
         "'m/1/model.pt' is not TorchScript; pickled modules and state dicts are not loaded, save the model with "
-        "torch.jit.script(model).save(path)",
+        "torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'",
     ),
     "no Python": (
         {"m/1/model.txt": b"", "m/config.pbtxt": f'backend: "python" {FLAT}\ndefault_model_filename: "model.txt"'},

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from repository_loader.python_based_backend import OWN_BACKENDS
 from repository_loader.repository import load_repositories
+from repository_loader.serialisation import package_from_dict, package_to_dict
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from tests.repository_loader.repositories import PYTHON_MODEL, TENSORS, write
 
@@ -15,6 +17,26 @@ def load_one(root: Path, config: str, **files: str) -> RepositoryModel:
     options = LoaderOptions(backend_directory=str(root / "backends"))
     (model,) = load_repositories([str(root / "models")], options, None).models.values()
     return model
+
+
+def test_pytorch_has_one_that_comes_with_eagleray_where_the_directory_has_none(tmp_path: Path) -> None:
+    config = 'backend: "pytorch" runtime: "model.py"'
+    (package,) = load_one(tmp_path, config, **{"models/m/1/model.py": "", "models/m/1/model.pt": ""}).packages
+    assert package.file_path == f"{OWN_BACKENDS}/pytorch/model.py" and Path(package.file_path).is_file()
+    assert (package.config.default_model_filename, package.config.platform) == ("", "pytorch_libtorch")
+    (package,) = load_one(tmp_path, config, **{"backends/pytorch/model.py": PYTHON_MODEL}).packages
+    assert package.file_path == str(tmp_path / "backends/pytorch/model.py")
+
+
+def test_it_is_found_where_eagleray_is_installed_elsewhere(tmp_path: Path) -> None:
+    values = package_to_dict(load_one(tmp_path, 'backend: "pytorch" runtime: "model.py"').packages[0])
+    own = values["file_path"]
+    inner = own.removeprefix(own.partition("/deployments/")[0])
+    assert package_from_dict(values | {"file_path": f"/elsewhere{inner}"}).file_path == own
+    for path in ("/elsewhere/pytorch/model.py", "/elsewhere/deployments/backends/python_based/mine/model.py", ""):
+        assert package_from_dict(values | {"file_path": path}).file_path == path
+    write(tmp_path, {inner.removeprefix("/"): PYTHON_MODEL})
+    assert package_from_dict(values | {"file_path": f"{tmp_path}{inner}"}).file_path == f"{tmp_path}{inner}"
 
 
 def test_the_backends_code_is_the_models(tmp_path: Path) -> None:

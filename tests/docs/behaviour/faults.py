@@ -19,6 +19,7 @@ from tests.docs.behaviour.modules import (
     PLAN,
     POISON,
     PROCESSES,
+    PYTORCH_RUNTIME,
     RETRY,
     ROUTING,
     SEVERAL,
@@ -261,6 +262,23 @@ TESTS: dict[str, tuple[str, ...]] = {
         BASED + "test_a_backends_name_never_leaves_the_directory",
         "deployments/backends/test_python_model_module.py::test_a_python_based_backend_finds_what_stands_beside_it",
     ),
+    "PyTorch models may be Python code": (
+        f"{PYTORCH_RUNTIME}test_a_class_with_its_weights_answers_each_request_of_a_batch",
+        f"{PYTORCH_RUNTIME}test_torchscript_may_be_all",
+        "behaviours/test_behaviours.py::test_behaviour",
+    ),
+    "Of several classes it is the first by name": (
+        f"{PYTORCH_RUNTIME}test_a_class_with_its_weights_answers_each_request_of_a_batch",
+    ),
+    "Inputs and outputs go by their order": ("behaviours/test_behaviours.py::test_behaviour",),
+    "`torch.compile` compiles such a model": (
+        f"{PYTORCH_RUNTIME}test_a_class_with_its_weights_answers_each_request_of_a_batch",
+    ),
+    "`TORCH_COMPILE_OPTIONAL_PARAMETERS`": (
+        f"{PYTORCH_RUNTIME}test_threads_are_those_of_its_parameter",
+        f"{PYTORCH_RUNTIME}test_what_cannot_be_loaded_is_said",
+    ),
+    "What cannot be compiled, as where": (f"{PYTORCH_RUNTIME}test_what_cannot_be_compiled_runs_as_it_is",),
     "Its models have only their data in the repository": ("behaviours/test_behaviours.py::test_behaviour",),
     "The environment `pb_exec_env_model.py.tar.gz`": (
         BASED + "test_the_environment_beside_the_backend_is_the_models_unless_it_names_one",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.repositories import BROKEN, EXAMPLE_VERSIONS, SMALL
+from tests.repositories import BROKEN, LOADABLE_EXAMPLE_VERSIONS, SMALL
 from tests.serving import Answer, Server
 
 
@@ -16,7 +16,7 @@ def index(server: Server, body: object = None) -> list[dict[str, str]]:
 
 def test_every_good_model_version_is_ready(server: Server) -> None:
     ready = {(row["name"], row["version"]) for row in index(server) if row["state"] == "READY"}
-    assert ready == EXAMPLE_VERSIONS | {(name, "1") for name in SMALL}
+    assert ready == LOADABLE_EXAMPLE_VERSIONS | {(name, "1") for name in SMALL}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -42,7 +42,7 @@ def test_start_shows_backend_placement_device_and_seconds_of_a_model(server: Ser
 
 def test_index_of_ready_models_leaves_out_the_others(server: Server) -> None:
     names = {row["name"] for row in index(server, {"ready": True})}
-    assert names == {name for name, _ in EXAMPLE_VERSIONS} | set(SMALL)
+    assert names == {name for name, _ in LOADABLE_EXAMPLE_VERSIONS} | set(SMALL)
 
 
 def test_repository_name_in_the_path_is_ignored(server: Server) -> None:

@@ -1,0 +1,1 @@
+"""Python-based backends that come with Eagleray: `<backend>/model.py`, which models ask for with `runtime`."""
