@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from time import monotonic_ns
 from typing import Any
@@ -20,6 +20,7 @@ from deployments.backends.device_inputs import is_worth_fetching, start_fetching
 from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import arrays_of, concatenate, joined_shape, runs, share_out
+from deployments.backends.torch_package import OtherSizeError, load_package
 from deployments.core.clock import Clock
 from deployments.log.line_format import about_requests
 from protocol.datatypes import BY_NAME
@@ -98,12 +99,11 @@ class PyTorchInstance:
             else options.mode(torch)
         )
         self._of_strings = [spec.datatype.name for spec in signature.outputs.values()] == ["BYTES"]
-        self._places = torch_naming.positions(tuple(signature.outputs))
 
     def execute(self, batch: Batch) -> None:
         """Run the requests as one batch; an exception of the module fails all of them.
 
-        Where one has BYTES that are not UTF-8, each runs alone.
+        Where one has BYTES that are not UTF-8, or a package takes not so many rows, each runs alone.
         """
         results: list[InferResponse | ServingError] = []
         if self._device is None or self.on_gpu:  # of the whole process, so that each batch sets it, as in Triton
@@ -123,7 +123,7 @@ class PyTorchInstance:
     def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> Sequence[InferResponse | ServingError]:
         try:
             return self._forward(batch, requests)
-        except _NotUtf8 as error:
+        except (_NotUtf8, OtherSizeError) as error:
             self._end_fetches()
             if len(requests) == 1:
                 return [InvalidArgument(str(error))]
@@ -145,14 +145,14 @@ class PyTorchInstance:
         values = {spec.name: self._input(requests, spec) for spec in specs if spec.name in sent}
         for name, array in self._ragged.batch_inputs(requests):
             values[name] = self._on_device(torch.from_numpy(array))
-        positional, keywords = module.arguments.place(values)
+        arguments = module.place(values)
         if not batch.infer_start_ns:
             batch.infer_start_ns = monotonic_ns()
-        returned = module.call(*positional, **keywords)
+        returned = module.call(*arguments)
         if self._stream is not None:
             self._stream.synchronize()
         batch.infer_end_ns = monotonic_ns()
-        named = torch_naming.results(returned, self._places, self._of_strings)
+        named = torch_naming.results(returned, module.places, self._of_strings)
         outputs = {name: self._output(self._signature.outputs[name], value) for name, value in named.items()}
         if self.on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
@@ -259,13 +259,16 @@ class _NotUtf8(Exception):
 
 
 class _Module:
-    """A loaded model: how it is called and where its inputs go."""
+    """A loaded model: how it is called, where its inputs go, and which of its results each output is."""
 
-    __slots__ = ("arguments", "call")
+    __slots__ = ("call", "place", "places")
 
-    def __init__(self, call: Callable[..., Any], arguments: torch_naming.Arguments) -> None:
+    def __init__(
+        self, call: Callable[..., Any], place: Callable[[Mapping[str, Any]], list[Any]], places: Mapping[str, int]
+    ) -> None:
         self.call = call
-        self.arguments = arguments
+        self.place = place
+        self.places = places
 
 
 class _Options:
@@ -316,17 +319,12 @@ def _device(torch: Any, spec: InstanceSpec) -> Any:
 def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _Module:
     config = package.config
     made = [name for entry in config.batch_input for name in entry.target_name]
-    names = (*Signature.for_backend(config).inputs, *made)
+    signature = Signature.for_backend(config)
+    names = (*signature.inputs, *made)
     try:
         if path.endswith(".pt2"):
-            from torch._inductor import aoti_load_package
-
-            arguments = torch_naming.arguments(names, ())
-            _check_positions(package.name, arguments)
-            on_gpu = device is not None and device.type == "cuda"
-            _check_device(torch, path, on_gpu=on_gpu)
-            call = aoti_load_package(path, device_index=device.index if on_gpu else -1)
-            return _Module(call, arguments)
+            loaded = load_package(torch, path, device, signature, names)
+            return _Module(loaded.call, loaded.place, loaded.places)
         for fault in check_model_file(config, path, None):
             raise ModelLoadError(fault.message)
         with warnings.catch_warnings():
@@ -345,26 +343,7 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     arguments = torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True])
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
-    return _Module(module, arguments)
-
-
-def _check_device(torch: Any, path: str, *, on_gpu: bool) -> None:
-    """Refuse a package for another device than its inputs come to: its code would take them for memory of its own."""
-    loader = torch._C._aoti.AOTIModelPackageLoader
-    made_for = loader.load_metadata_from_package(path, "model").get("AOTI_DEVICE_KEY", "cpu")
-    if (made_for == "cuda") != on_gpu:
-        kind = "KIND_GPU" if made_for == "cuda" else "KIND_CPU"
-        raise ModelLoadError(f"'{os.path.basename(path)}' is compiled for {made_for}: every instance has to be {kind}")
-
-
-def _check_positions(model: str, arguments: torch_naming.Arguments) -> None:
-    """Refuse indices in names of inputs that leave out one: a package does not say how many arguments it takes."""
-    places = arguments.positions
-    if set(places.values()) != set(range(len(places))):
-        raise ModelLoadError(
-            f"failed to load model '{model}': the indices of its inputs are not 0 to {len(places) - 1}: "
-            f"{', '.join(places)}"
-        )
+    return _Module(module, arguments.place, torch_naming.positions(tuple(signature.outputs)))
 
 
 def _share_parameters(module: Any, first: Any) -> None:
@@ -375,8 +354,7 @@ def _share_parameters(module: Any, first: Any) -> None:
 
 def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:
     """Refuse a configuration whose inputs are not the arguments of `forward`: every request would fail."""
-    named = set(arguments.keywords.values())
-    given = set(arguments.positions.values()) | {i for i, argument in enumerate(expected) if argument.name in named}
+    given = set(arguments.positions.values())
     needed = {place for place, argument in enumerate(expected) if not argument.has_default_value()}
     if needed <= given <= set(range(len(expected))):
         return

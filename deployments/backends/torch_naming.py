@@ -1,63 +1,91 @@
 """How names in a PyTorch model's configuration find its arguments and its results.
 
 Source: the naming conventions of Triton's PyTorch backend: argument names, `<name>__<index>`, or else the order in the
-configuration; for AOTInductor packages also `ARGS[n]`, `KWARGS[key]` and `RESULT[n]`.
+configuration. A tensor of an AOTInductor package is also called by its place in what was exported: `ARGS[0]`,
+`ARGS[2][key]`, `KWARGS[key]`, `RESULT`, `RESULT[key][1]`; its index counts all of them in that order.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import InvalidArgument
 
-_BRACKETED = re.compile(r"(?:ARGS|RESULT)\[(\d+)\]")
-_KEYWORD = re.compile(r"KWARGS\[(.+)\]")
+_PLACES = ("ARGS[", "KWARGS[", "RESULT[")
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Where each input goes: a position, a keyword, or all of them into one dictionary."""
+    """Where each input goes: to a position, or all of them into one dictionary."""
 
     positions: dict[str, int]
-    keywords: dict[str, str]
     as_dict: bool = False
 
-    def place(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return positional and keyword arguments; an input that was not sent is None or left to its default."""
+    def place(self, values: Mapping[str, Any]) -> list[Any]:
+        """Return the arguments; an input that was not sent is None."""
         if self.as_dict:
-            return [dict(values)], {}
-        positional: list[Any] = []
-        if self.positions:
-            positional = [None] * (max(self.positions.values()) + 1)
-            for name, position in self.positions.items():
-                positional[position] = values.get(name)
-        return positional, {key: values[name] for name, key in self.keywords.items() if name in values}
+            return [dict(values)]
+        placed = [None] * (max(self.positions.values(), default=-1) + 1)
+        for name, position in self.positions.items():
+            placed[position] = values.get(name)
+        return placed
 
 
 def arguments(names: Sequence[str], forward_names: Sequence[str], takes_dict: bool = False) -> Arguments:
-    """Return where the configured inputs go; `forward_names` are the arguments of `forward`, none if unknown."""
+    """Return where the configured inputs go; `forward_names` are the arguments of `forward`."""
     if takes_dict and len(forward_names) == 1:
-        return Arguments({}, {}, as_dict=True)
+        return Arguments({}, as_dict=True)
     if set(names) <= set(forward_names):
-        return Arguments({name: list(forward_names).index(name) for name in names}, {})
-    keywords = {name: match[1] for name in names if (match := _KEYWORD.fullmatch(name))}
-    return Arguments(positions([name for name in names if name not in keywords]), keywords)
+        return Arguments({name: list(forward_names).index(name) for name in names})
+    return Arguments(positions(names))
 
 
-def positions(names: Sequence[str]) -> dict[str, int]:
-    """Return the index in each name if every name has one of its own, otherwise the place in the configuration."""
-    indexed = {name: index for name in names if (index := _index(name)) is not None}
+def positions(names: Sequence[str], places: Sequence[str] = ()) -> dict[str, int]:
+    """Return the index of each name if every name has one of its own, otherwise the place in the configuration.
+
+    `places` are the names of a package's tensors, see `tensor_names`.
+
+    Raises:
+        ValueError: a name is of a package's kind, and none of its tensors.
+    """
+    for name in names:
+        if places and name.startswith(_PLACES) and name not in places:
+            raise ValueError(f"the package has no tensor {name}, it has {', '.join(places)}")
+    indexed = {name: index for name in names if (index := _index(name, places)) is not None}
     if len(set(indexed.values())) == len(names):
         return indexed
     return {name: place for place, name in enumerate(names)}
 
 
-def _index(name: str) -> int | None:
-    """Return the index in a name: all that follows its first `__`, or what is in brackets."""
-    bracketed = _BRACKETED.fullmatch(name)
-    digits = bracketed[1] if bracketed else name.partition("__")[2]
+def _index(name: str, places: Sequence[str]) -> int | None:
+    """Return which of a package's tensors a name is, or the index that is all that follows its first `__`."""
+    if name in places:
+        return places.index(name)
+    digits = name.partition("__")[2]
     return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def tensor_names(call_spec: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what the inputs and the outputs of a package are called, in their order.
+
+    `call_spec` is PyTorch's, two trees in JSON: of the arguments, positional ones before those by keyword, and of what
+    is returned. A node of one has a `type`, none for a tensor, and the keys of a dictionary as its `context`.
+    """
+    (_, taken), (_, returned) = map(json.loads, call_spec)
+    by_position, by_keyword = taken["children_spec"]
+    return [*_leaves(by_position, "ARGS"), *_leaves(by_keyword, "KWARGS")], list(_leaves(returned, "RESULT"))
+
+
+def _leaves(node: Mapping[str, Any], name: str) -> Iterator[str]:
+    if node["type"] is None:
+        yield name
+        return
+    children = node["children_spec"]
+    is_dict = node["type"].endswith(("dict", "Dict")) and isinstance(node["context"], str)
+    keys = json.loads(node["context"]) if is_dict else range(len(children))
+    for key, child in zip(keys, children, strict=True):
+        yield from _leaves(child, f"{name}[{key}]")
 
 
 def results(returned: Any, places: Mapping[str, int], of_strings: bool) -> dict[str, Any]:

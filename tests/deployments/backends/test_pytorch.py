@@ -454,15 +454,6 @@ def test_a_package_runs_on_the_device_that_it_is_compiled_for(load, tmp_path, mo
     assert raised.value.reason == f"'model.pt2' is compiled for {made_for}: every instance has to be {needed}"
 
 
-def test_indices_of_a_packages_inputs_leave_out_none(load, tmp_path):
-    (tmp_path / "net" / "1").mkdir(parents=True)
-    (tmp_path / "net" / "1" / "model.pt2").write_bytes(b"")
-    with pytest.raises(ModelLoadError) as raised:
-        load(None, fp32("X__0", "X__1000000000"), fp32("y"), file="model.pt2")
-    reason = "failed to load model 'net': the indices of its inputs are not 0 to 1: X__0, X__1000000000"
-    assert raised.value.reason == reason
-
-
 def test_gpu_instance_needs_a_gpu(load, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     load(Double(), fp32("x"), fp32("y"))

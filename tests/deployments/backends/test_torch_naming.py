@@ -4,7 +4,7 @@ from deployments.backends import torch_naming
 
 POSITIONS = {
     "indices": (["b__1", "a__0"], [1, 0]),
-    "brackets": (["ARGS[1]", "ARGS[0]"], [1, 0]),
+    "brackets, which are a package's": (["ARGS[1]", "ARGS[0]"], [0, 1]),
     "an index behind the first of two": (["x__1__0", "x__0__0"], [0, 1]),
     "text before the last of two": (["x__y__1", "x__y__0"], [0, 1]),
     "one without": (["a__1", "b"], [0, 1]),
