@@ -6,6 +6,8 @@ The list follows `tritonserver --help` of 2.51 and later; `tests/app/test_triton
 from collections.abc import Mapping
 from typing import Any
 
+from app.backend_config import idle_settings
+
 _THREADS = "an ingress serves all connections on one event loop"
 _POOLS = "memory is not pooled by the server; models allocate what they need"
 _GRPC_POOLS = "calls are served by an HTTP/2 protocol of Eagleray's own, which has no such pool"
@@ -59,7 +61,8 @@ _OTHER_NAMES = {flag.strip("-").replace("-", "_"): name for name, flags in ALIAS
 def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings that flags give, over those of the environment, and sentences to warn the user with.
 
-    Flags are named with underscores. Those without effect are left out; old ones become what they stand for.
+    Flags are named with underscores. Those without effect are left out; old ones become what they stand for. A setting
+    of a backend without effect stays, and is warned of.
     """
     settings: dict[str, Any] = {}
     old: dict[str, list[str]] = {}
@@ -83,6 +86,7 @@ def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) ->
     merged = {**environment, **settings}
     for name, found in old.items():
         merged[name] = (*found, *_several(merged.get(name, ())))
+    warnings += idle_settings(map(str, _several(merged.get("backend_config", ()))))
     return merged, warnings
 
 

@@ -1,12 +1,13 @@
 """The TensorRT backend: serialized engines (`model.plan`), with PyTorch for device memory and streams."""
 
+import ctypes
 import logging
 import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
@@ -24,6 +25,8 @@ from repository_loader.device_parts import group_of
 from repository_loader.package import InstanceSpec, ModelPackage
 
 _LOG = logging.getLogger(__name__)
+_PLUGINS: Final = "plugins"
+_VERSION_COMPATIBLE: Final = "version-compatible"
 
 
 class TensorRTBackend:
@@ -46,6 +49,7 @@ class TensorRTBackend:
             raise ModelLoadError(f"model '{package.name}' is a TensorRT engine: every instance needs a GPU (KIND_GPU)")
         logger = tensorrt.Logger(tensorrt.Logger.WARNING)
         tensorrt.init_libnvinfer_plugins(logger, "")
+        _load_plugins(package)
         engines: dict[int, Any] = {}
         instances: list[ModelInstance] = []
         for spec in specs:
@@ -174,9 +178,19 @@ class TensorRTInstance:
         return array.view(np.uint16) if spec.datatype.name == "BF16" else array
 
 
+def _load_plugins(package: ModelPackage) -> None:
+    """Load the libraries whose layers engines may have; once in a process, whoever asks."""
+    for library in filter(None, package.backend_settings.get(_PLUGINS, "").split(";")):
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            raise ModelLoadError(f"unable to load plugin library '{library}': {error}") from error
+
+
 def _engine(tensorrt: Any, logger: Any, package: ModelPackage, path: str) -> Any:
     runtime = tensorrt.Runtime(logger)
-    runtime.engine_host_code_allowed = False  # a version-compatible engine would bring host code of its own
+    # A version-compatible engine brings code of its own for the CPU, which the server must be told to run.
+    runtime.engine_host_code_allowed = package.backend_settings.get(_VERSION_COMPATIBLE, "").lower() in ("true", "1")
     with open(path, "rb") as file:
         engine = runtime.deserialize_cuda_engine(file.read())
     if engine is None:

@@ -20,7 +20,7 @@ FLAGS = [
     "allow-metrics=true",
     "allow-sagemaker=false",
     "allow-vertex-ai=false",
-    "backend-config=python,shm-default-byte-size=1048576",
+    "backend-config=onnxruntime,intra_op_thread_count=2",
     "backend-directory=/opt/tritonserver/backends",
     "buffer-manager-thread-count=0",
     "cache-config=local,size=1048576",
@@ -152,6 +152,36 @@ def test_every_flag_of_tritonserver_is_taken_by_serve_deploy(
     assert build({"model_control_mode": "explicit", **args} if name == "load_model" else args)
     warned = [record.getMessage() for record in caplog.records]
     assert any(each.startswith(f"--{flag} ") for each in warned) == (flag in {**REASONS, **OLD_FLAGS, **DEPRECATED})
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("python,shm-default-byte-size", "the memory between a Python model's process and its replica is as large"),
+        ("onnxruntime,enable-global-threadpool", "each session has a pool of threads"),
+        ("onnxruntime,enable-global-thread-pool", "Eagleray has no such setting"),
+        ("tensorflow,version", "Eagleray has no such setting"),
+        ("nonesuch", "Eagleray has no such setting"),
+    ],
+)
+def test_a_backends_setting_without_effect_is_said_so(setting: str, reason: str, tmp_path: Path) -> None:
+    output, code = invoke(f"--model-repository={tmp_path}", f"--backend-config={setting}=1")
+    assert code == 0 and f"warning: --backend-config {setting} has no effect: {reason}" in output, output
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "default-max-batch-size=8",
+        "python,default-max-batch-size=8",
+        "execution_mode=1",
+        "onnxruntime,execution_mode=1",
+        "tensorrt,plugins=a.so;b.so",
+    ],
+)
+def test_a_backends_setting_with_effect_is_not_warned_of(setting: str, tmp_path: Path) -> None:
+    output, code = invoke(f"--model-repository={tmp_path}", f"--backend-config={setting}")
+    assert code == 0 and "warning" not in output, output
 
 
 def test_flags_stand_over_the_environment_and_other_names_beside_each_other() -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +38,32 @@ def test_instance_takes_its_groups_profile(tmp_path):
     engine.num_optimization_profiles = 1
     with pytest.raises(ModelLoadError, match="asks for optimization profile '1', the engine has 1"):
         tensorrt._profile(package, InstanceSpec("g_0", "GPU", 0), engine)
+
+
+def test_plugin_libraries_are_loaded_or_said_to_be_missing(tmp_path):
+    package = replace(package_of(tmp_path), backend_settings={"plugins": "libm.so.6;libc.so.6"})
+    tensorrt._load_plugins(package)
+    package = replace(package, backend_settings={"plugins": f"libm.so.6;{tmp_path}/none.so"})
+    with pytest.raises(ModelLoadError, match=rf"unable to load plugin library '{tmp_path}/none.so': .*No such file"):
+        tensorrt._load_plugins(package)
+
+
+@pytest.mark.parametrize(("settings", "allowed"), [({}, False), ({"version-compatible": "true"}, True)])
+def test_code_of_a_version_compatible_engine_runs_where_the_server_says_so(tmp_path, settings, allowed):
+    runtimes = []
+
+    class Runtime(SimpleNamespace):
+        def deserialize_cuda_engine(self, data):
+            runtimes.append(self)
+            return data
+
+    (tmp_path / "engine" / "1").mkdir(parents=True)
+    (tmp_path / "engine/1/model.plan").write_bytes(b"plan")
+    package = replace(package_of(tmp_path), backend_settings=settings)
+    assert (
+        tensorrt._engine(SimpleNamespace(Runtime=lambda logger: Runtime()), None, package, package.file_path) == b"plan"
+    )
+    assert [runtime.engine_host_code_allowed for runtime in runtimes] == [allowed]
 
 
 class Stream:

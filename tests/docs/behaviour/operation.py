@@ -60,6 +60,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A flag of `tritonserver` that means nothing": (
         "app/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken",
         "app/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken_by_serve_deploy",
+        "app/test_triton_flags.py::test_a_backends_setting_without_effect_is_said_so",
     ),
     "Two listeners on one port": (
         COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",
