@@ -30,7 +30,7 @@ from tests.e2e.deployed_cluster import (
 )
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
-from tests.repositories import LOADABLE_EXAMPLE_VERSIONS, write_examples
+from tests.repositories import LOADABLE_EXAMPLE_VERSIONS, needs_torch, write_examples
 from tests.repository_loader.repositories import TENSORS, write
 from tests.serving import (
     CONTROLLER,
@@ -173,6 +173,7 @@ def test_a_handle_call_that_is_wrong_fails_alone(composed: dict[str, list]) -> N
     assert composed["together"] == ["", "input 'IMAGE' is no array: its rows are not of one length", ""]
 
 
+@needs_torch
 def test_serve_joins_a_running_cluster_and_leaves_it_running(
     cluster: Cluster, example_repository: Path, tmp_path: Path
 ) -> None:
