@@ -101,6 +101,7 @@ def test_workers_of_a_node_that_eagleray_started_are_forked(cluster: Cluster, de
     assert "worker_launcher.py" in parents.pop()
 
 
+@needs_torch
 def test_deployed_service_is_ready_and_answers(deployed: str) -> None:
     with Client(deployed) as client:
         wait_until(lambda: client.get("/v2/health/ready").status == 200, "ready")
