@@ -16,10 +16,11 @@ from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, P
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
 from repository_loader.ensemble_graph import step_models
 from repository_loader.filled_batches import further_weights_bytes
-from repository_loader.model_files import files_bytes, is_ensemble
+from repository_loader.model_files import is_ensemble
 from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
 from repository_loader.package import ModelPackage
+from repository_loader.python_based_backend import weights_bytes
 from repository_loader.side_files import ENVIRONMENT_PARAMETER
 from repository_loader.snapshot import RepositoryModel, Snapshot
 
@@ -156,7 +157,7 @@ class _Planner:
         overrides = read_overrides(config)
         parts = self._parts(config, overrides.needs)
         steps = step_models(config) if is_ensemble(config) else ()
-        file_bytes = files_bytes(package.file_path) if package.file_path else 0
+        file_bytes = weights_bytes(package)
         placement, why = self._placement(config, overrides, parts, steps, file_bytes)
         model = ModelPlan(package.name, package.version, package, placement, (), file_bytes, steps, why)
         if placement == "isolated":

@@ -10,7 +10,8 @@ from typing import Final
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.backend_traits import PYTHON_RUNTIME, traits_of
-from repository_loader.model_files import ModelFileError, is_ensemble, leaves_folder
+from repository_loader.model_files import ModelFileError, files_bytes, is_ensemble, leaves_folder
+from repository_loader.package import ModelPackage
 from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
 _OWN_FOLDER: Final = "deployments/backends/python_based"
@@ -56,3 +57,10 @@ def file_here(file_path: str) -> str:
     _, came_with_eagleray, inner = file_path.rpartition(f"/{_OWN_FOLDER}/")
     own = os.path.join(OWN_BACKENDS, inner)
     return own if came_with_eagleray and not os.path.exists(file_path) and os.path.isfile(own) else file_path
+
+
+def weights_bytes(package: ModelPackage) -> int:
+    """Return how large the file is that a model is loaded from; of a Python-based backend, all that the version has."""
+    if package.config.runtime == PYTHON_RUNTIME:
+        return files_bytes(package.version_path)
+    return files_bytes(package.file_path) if package.file_path else 0

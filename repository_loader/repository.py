@@ -70,7 +70,7 @@ def load_repositories(
         override = given.get(name) or (given.get(shared_name(name)) if options.namespacing else None)
         own_name = found.names.get(name, name)
         if (reason := missing.get(folders[name][0])) is not None:
-            model = _unread(f"{found.repositories[name]}/{own_name}", own_name, reason)
+            model = _unread(f"{_without_query(found.repositories[name])}/{own_name}", own_name, reason)
         else:
             model = _read(
                 own_name, [here.get(path, path) for path in folders[name]], options, complete_python, override
@@ -94,7 +94,7 @@ def load_repositories(
             models[name] = _judged(models[name], verdict)
     for name in models.keys() & folders.keys():
         places = {
-            here.get(path, path): f"{mirror.address}/{os.path.basename(path)}"
+            here.get(path, path): f"{_without_query(mirror.address)}/{os.path.basename(path)}"
             for path in folders[name]
             if (mirror := mirrors.get(os.path.dirname(path))) is not None
         }
@@ -253,7 +253,7 @@ def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]
             findings.append(Finding("warning", path, 1, 1, "no model, as it has no config.pbtxt; ignored"))
         elif not is_text(name):  # which no client could be told of
             remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
-            findings.append(Finding("warning", folder.address, 1, 1, remark))
+            findings.append(Finding("warning", folder.path, 1, 1, remark))
         else:
             models.append(name)
     return models
@@ -304,6 +304,13 @@ def _as_stored(model: RepositoryModel, places: Mapping[str, str]) -> RepositoryM
     findings = tuple(replace(each, path=stored(each.path), message=stored(each.message)) for each in model.findings)
     failure = model.failure and stored(model.failure)
     return replace(model, findings=findings, failure=failure, config_path=stored(model.config_path))
+
+
+def _without_query(address: str) -> str:
+    """Return an address without what may let whoever knows it read the repository."""
+    before, _, rest = address.partition("?")
+    _, hash_sign, fragment = rest.partition("#")
+    return f"{before}{hash_sign}{fragment}"
 
 
 def _positions(path: str) -> FieldPositions | None:

@@ -66,11 +66,11 @@ def _write_once(path: Path) -> None:
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # containers that share a home share process numbers
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
     try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
         os.link(fresh, path)
     except FileExistsError:
         pass
     finally:
-        fresh.unlink()
+        fresh.unlink(missing_ok=True)

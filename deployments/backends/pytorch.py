@@ -103,7 +103,7 @@ class PyTorchInstance:
     def execute(self, batch: Batch) -> None:
         """Run the requests as one batch; an exception of the module fails all of them.
 
-        Where one has BYTES that are not UTF-8, or a package takes not so many rows, each runs alone.
+        Where one has BYTES that are not UTF-8, or all are of another size than a package takes, each runs alone.
         """
         results: list[InferResponse | ServingError] = []
         if self._device is None or self.on_gpu:  # of the whole process, so that each batch sets it, as in Triton

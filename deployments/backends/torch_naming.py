@@ -6,13 +6,14 @@ configuration. A tensor of an AOTInductor package is also called by its place in
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import InvalidArgument
 
-_PLACES = ("ARGS[", "KWARGS[", "RESULT[")
+_PLACE = re.compile(r"(?:ARGS|KWARGS)\[.*|RESULT(?:\[.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,15 @@ def positions(names: Sequence[str], places: Sequence[str] = ()) -> dict[str, int
     `places` are the names of a package's tensors, see `tensor_names`.
 
     Raises:
-        ValueError: a name is of a package's kind, and none of its tensors.
+        ValueError: the package has no such tensor.
     """
-    for name in names:
-        if places and name.startswith(_PLACES) and name not in places:
-            raise ValueError(f"the package has no tensor {name}, it has {', '.join(places)}")
     indexed = {name: index for name in names if (index := _index(name, places)) is not None}
-    if len(set(indexed.values())) == len(names):
-        return indexed
-    return {name: place for place, name in enumerate(names)}
+    if len(set(indexed.values())) != len(names):
+        indexed = {name: place for place, name in enumerate(names)}
+    for name, index in indexed.items():
+        if places and (index >= len(places) or (_PLACE.fullmatch(name) and name not in places)):
+            raise ValueError(f"the package has no tensor {name}, it has {', '.join(places)}")
+    return indexed
 
 
 def _index(name: str, places: Sequence[str]) -> int | None:

@@ -2,14 +2,15 @@
 
 Source: PyTorch's package format. Compiled code takes an input to be of the size and type that it was exported for, and
 reads beyond one that is smaller; its own check, off unless `AOTI_RUNTIME_CHECK_INPUTS` is set, also refuses single rows
-where any number will do. So the sizes that are fixed are read from that check's text, in the code that comes along.
+where any number will do. So the sizes that are fixed, and those that inputs share, are read from that check, in the C++
+code that comes along.
 """
 
 import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deployments.backends import torch_naming
@@ -23,6 +24,10 @@ _SIZE: Final = re.compile(rb'"input_handles\[(\d+)\]: unmatched dim value at (\d
 _TYPE: Final = re.compile(
     rb'"input_handles\[(\d+)\]: unmatched dtype, "\s*<< "expected: " << \w+ << "\(at::k(\w+)\), "'
 )
+_COUNT: Final = re.compile(rb"\(input_handles, (\d+)\);")
+_INPUT: Final = re.compile(rb"auto (\w+) = std::move\(inputs\[(\d+)\]\);")
+_SHAPE: Final = re.compile(rb'assert_size_stride\((\w+), \{([^{}]*)\}, \{[^{}]*\}, "input"\)')
+_SYMBOL: Final = re.compile(r"[su]\d+")
 _DATATYPES: Final = {
     "Bool": "BOOL",
     "Byte": "UINT8",
@@ -41,18 +46,33 @@ class OtherSizeError(Exception):
     """An input has not the size that the package was exported for; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
+class _Exported:
+    """What the code says of the tensors that it takes, by their positions; nothing where no code comes along.
+
+    `sizes` are fixed, by dimension. `shared` are groups of positions and dimensions that are of one size.
+    """
+
+    count: int | None = None
+    sizes: dict[int, dict[int, int]] = field(default_factory=dict)
+    shared: list[list[tuple[int, int]]] = field(default_factory=list)
+    datatypes: dict[int, str] = field(default_factory=dict)
+
+
 class TorchPackage:
     """A loaded package: `call` takes its tensors in a row, which spares it to read its trees, and returns a list.
 
-    `positions` are where inputs go, `places` which of the results each output is. `sizes` are those that were fixed
-    when it was exported, by position and dimension.
+    `places` says which of the results each output is.
     """
 
-    call: Callable[..., Any]
-    positions: dict[str, int]
-    places: dict[str, int]
-    sizes: dict[int, dict[int, int]]
+    def __init__(
+        self, call: Callable[..., Any], positions: dict[str, int], places: dict[str, int], exported: _Exported
+    ) -> None:
+        self.call = call
+        self.places = places
+        self._arguments = torch_naming.Arguments(positions)
+        self._names = {position: name for name, position in positions.items()}
+        self._exported = exported
 
     def place(self, values: Mapping[str, Any]) -> list[Any]:
         """Return the tensors in a row.
@@ -60,21 +80,34 @@ class TorchPackage:
         Raises:
             OtherSizeError: as it says.
         """
-        for name, value in values.items():
-            for dimension, size in self.sizes.get(self.positions[name], {}).items():
-                if dimension >= len(value.shape) or value.shape[dimension] != size:
+        tensors = self._arguments.place(values)
+        shapes = [[] if tensor is None else list(tensor.shape) for tensor in tensors]
+        for position, fixed in self._exported.sizes.items():
+            for dimension, size in fixed.items():
+                if _size(shapes[position], dimension) != size:
                     raise OtherSizeError(
-                        f"input '{name}' has shape {list(value.shape)}, and the package was exported for {size} in "
-                        f"dimension {dimension}"
+                        f"input '{self._names[position]}' has shape {shapes[position]}, and the package was exported "
+                        f"for {size} in dimension {dimension}"
                     )
-        return torch_naming.Arguments(self.positions).place(values)
+        for (first, its), *others in self._exported.shared:
+            for other, dimension in others:
+                if _size(shapes[first], its) != _size(shapes[other], dimension):
+                    raise OtherSizeError(
+                        f"dimension {its} of input '{self._names[first]}', which has shape {shapes[first]}, must be as "
+                        f"large as dimension {dimension} of input '{self._names[other]}', which has {shapes[other]}"
+                    )
+        return tensors
+
+
+def _size(shape: Sequence[int], dimension: int) -> int:
+    return shape[dimension] if dimension < len(shape) else -1
 
 
 def load_package(torch: Any, path: str, device: Any, signature: Signature, inputs: Sequence[str]) -> TorchPackage:
     """Load a package for a device; `inputs` are those of `signature` and what is made for each batch.
 
     Raises:
-        ModelLoadError: it is for another kind of device, or has no such tensors.
+        ModelLoadError: it is for another kind of device, or has other tensors.
     """
     from torch._inductor import aoti_load_package
 
@@ -83,15 +116,23 @@ def load_package(torch: Any, path: str, device: Any, signature: Signature, input
     _check_device(torch, path, on_gpu=on_gpu)
     loader = aoti_load_package(path, device_index=device.index if on_gpu else -1).loader
     taken, returned = torch_naming.tensor_names(loader.get_call_spec())
+    if returned == ["RESULT"] and "RESULT[0]" in signature.outputs:  # as Triton 26.03 calls it
+        returned = ["RESULT[0]"]
     try:
-        positions = torch_naming.positions(inputs, taken)
+        indices = torch_naming.positions(inputs, taken)
         places = torch_naming.positions(tuple(signature.outputs), returned)
     except ValueError as error:
         raise ModelLoadError(f"failed to load model '{model}': {error}") from None
-    _check_positions(model, positions)
-    sizes, datatypes = _exported_for(path)
+    # What was exported as a constant has an index, and the code does not take it.
+    positions = {name: position for position, name in enumerate(sorted(indices, key=lambda name: indices[name]))}
+    exported = _read_code(path)
+    if exported.count not in (None, len(inputs)):
+        raise ModelLoadError(
+            f"unable to load model '{model}', configuration expects {len(inputs)} inputs, model provides "
+            f"{exported.count}"
+        )
     for name, spec in signature.inputs.items():
-        expected = datatypes.get(positions[name], spec.datatype.name)
+        expected = exported.datatypes.get(positions[name], spec.datatype.name)
         if spec.datatype.name != expected:
             raise ModelLoadError(
                 f"failed to load model '{model}': input '{name}' is of type {spec.datatype.name} in the configuration "
@@ -101,7 +142,7 @@ def load_package(torch: Any, path: str, device: Any, signature: Signature, input
     def call(*tensors: Any) -> Any:
         return loader.run(list(tensors))
 
-    return TorchPackage(call, positions, places, sizes)
+    return TorchPackage(call, positions, places, exported)
 
 
 def _check_device(torch: Any, path: str, *, on_gpu: bool) -> None:
@@ -113,29 +154,28 @@ def _check_device(torch: Any, path: str, *, on_gpu: bool) -> None:
         raise ModelLoadError(f"'{os.path.basename(path)}' is compiled for {made_for}: every instance has to be {kind}")
 
 
-def _check_positions(model: str, positions: Mapping[str, int]) -> None:
-    """Refuse indices in names of inputs that leave out one: what is exported may take more than tensors."""
-    if set(positions.values()) != set(range(len(positions))):
-        raise ModelLoadError(
-            f"failed to load model '{model}': the indices of its inputs are not 0 to {len(positions) - 1}: "
-            f"{', '.join(positions)}"
-        )
-
-
-def _exported_for(path: str) -> tuple[dict[int, dict[int, int]], dict[int, str]]:
-    """Return the fixed sizes, by input and dimension, and the datatypes by input; none where no code comes along."""
-    sizes: dict[int, dict[int, int]] = {}
-    datatypes: dict[int, str] = {}
+def _read_code(path: str) -> _Exported:
+    exported = _Exported()
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if _CODE.fullmatch(entry.filename) and entry.file_size <= _MAX_CODE_BYTES:
-                code = archive.read(entry)
-                for match in _SIZE.finditer(code):
-                    position, dimension, size = map(int, match.groups())
-                    sizes.setdefault(position, {})[dimension] = size
-                datatypes |= {
-                    int(match[1]): _DATATYPES[name]
-                    for match in _TYPE.finditer(code)
-                    if (name := match[2].decode()) in _DATATYPES
-                }
-    return sizes, datatypes
+                _read(archive.read(entry), exported)
+    return exported
+
+
+def _read(code: bytes, exported: _Exported) -> None:
+    if count := _COUNT.search(code):
+        exported.count = int(count[1])
+    for match in _SIZE.finditer(code):
+        position, dimension, size = map(int, match.groups())
+        exported.sizes.setdefault(position, {})[dimension] = size
+    for match in _TYPE.finditer(code):
+        if (name := match[2].decode()) in _DATATYPES:
+            exported.datatypes[int(match[1])] = _DATATYPES[name]
+    positions = {name: int(position) for name, position in _INPUT.findall(code)}
+    groups: dict[str, list[tuple[int, int]]] = {}
+    for name, sizes in _SHAPE.findall(code):
+        for dimension, size in enumerate(sizes.decode().split(",")):
+            if _SYMBOL.fullmatch(symbol := size.strip()) and name in positions:
+                groups.setdefault(symbol, []).append((positions[name], dimension))
+    exported.shared += [group for group in groups.values() if len(group) > 1]

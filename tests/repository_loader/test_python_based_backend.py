@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.python_based_backend import OWN_BACKENDS
+from repository_loader.python_based_backend import OWN_BACKENDS, weights_bytes
 from repository_loader.repository import load_repositories
 from repository_loader.serialisation import package_from_dict, package_to_dict
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
@@ -26,6 +26,12 @@ def test_pytorch_has_one_that_comes_with_eagleray_where_the_directory_has_none(t
     assert (package.config.default_model_filename, package.config.platform) == ("", "pytorch_libtorch")
     (package,) = load_one(tmp_path, config, **{"backends/pytorch/model.py": PYTHON_MODEL}).packages
     assert package.file_path == str(tmp_path / "backends/pytorch/model.py")
+
+
+def test_its_weights_are_those_that_the_version_has(tmp_path: Path) -> None:
+    files = {"models/m/1/model.py": "code", "models/m/1/model.pt": "w" * 10_000}
+    (package,) = load_one(tmp_path, 'backend: "pytorch" runtime: "model.py"', **files).packages
+    assert weights_bytes(package) == 10_004
 
 
 def test_it_is_found_where_eagleray_is_installed_elsewhere(tmp_path: Path) -> None:

@@ -199,8 +199,9 @@ def _load_order(
 
 def _needs_process(package: ModelPackage) -> bool:
     """Return whether the model's files say that it sets signal handlers or starts processes."""
-    folder = Path(package.file_path).parent
-    helpers = chain(folder.glob("*.py"), Path(package.model_path).glob("*.py"), folder.glob("*/*.py"))
+    folders = dict.fromkeys((Path(package.file_path).parent, Path(package.version_path)))
+    own = chain.from_iterable(chain(folder.glob("*.py"), folder.glob("*/*.py")) for folder in folders)
+    helpers = chain(own, Path(package.model_path).glob("*.py"))
     files = (file for file in helpers if file.is_file())
     code = [Path(package.file_path), *islice(files, _MAX_FILES)]
     return _any_has(_SETS_HANDLERS, code) or _any_has(_STARTS_PROCESSES, code)

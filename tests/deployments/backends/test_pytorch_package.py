@@ -1,6 +1,7 @@
 """What AOTInductor has compiled (`model.pt2`): how its tensors are called."""
 
 import inspect
+import re
 import shutil
 import warnings
 
@@ -26,6 +27,11 @@ class Nested(torch.nn.Module):
         }
 
 
+class Constants(torch.nn.Module):
+    def forward(self, ids, factor, mask, nothing=None, *, last):
+        return ids * factor * mask, last + 1
+
+
 INPUTS = ("ARGS[0]", "ARGS[1]", "ARGS[2][a]", "ARGS[2][b]", "KWARGS[scale]", "KWARGS[shift]")
 OUTPUTS = ("RESULT[sum]", "RESULT[rest]", "RESULT[pair][0]", "RESULT[pair][1]", "RESULT[kept][x]")
 SENT = [np.float32([[1, 2], [3, 4]]) * 10**place for place in range(6)]
@@ -33,21 +39,22 @@ LEFT, RIGHT, A, B, SCALE, SHIFT = SENT
 ANSWERED = [array.tolist() for array in (LEFT + RIGHT, LEFT - RIGHT, A * SCALE, B + SHIFT, A)]
 
 
-def compile_package(module, path, *args, fixed=False, **kwargs):
-    """Compile for any number of rows, or for the number that is given."""
-    rows = {} if fixed else {0: torch.export.Dim("rows", min=1, max=64)}
+def compile_package(module, path, *args, sizes=None, **kwargs):
+    """Compile for any number of rows, or for these sizes."""
+    rows = {0: torch.export.Dim("rows", min=1, max=64)}
     given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    shapes = torch.utils._pytree.tree_map(lambda _: rows, given)
+    if sizes is None:
+        sizes = torch.utils._pytree.tree_map(lambda value: rows if isinstance(value, torch.Tensor) else None, given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=shapes)
+        exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=sizes)
         quickly = {"aot_inductor.precompile_headers": False}
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=quickly)
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """A package whose tensors are nested, and two of a single tensor."""
+    """Packages of nested tensors, of a single one, of one row, and of tensors beside constants that share their sizes."""
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("there is no C++ compiler")
     folder = tmp_path_factory.mktemp("packages")
@@ -55,7 +62,10 @@ def packages(tmp_path_factory):
     nested = ({"a": rows[2], "b": rows[3]}, {"scale": rows[4], "shift": rows[5]})
     compile_package(Nested(), folder / "nested.pt2", *rows[:2], nested[0], **nested[1])
     compile_package(torch.nn.ReLU(), folder / "single.pt2", rows[0])
-    compile_package(torch.nn.ReLU(), folder / "fixed.pt2", rows[0][:1], fixed=True)
+    compile_package(torch.nn.ReLU(), folder / "fixed.pt2", rows[0][:1], sizes={})
+    length = {1: torch.export.Dim("length", max=64)}
+    sizes = {"ids": length, "factor": None, "mask": length, "nothing": None, "last": None}
+    compile_package(Constants(), folder / "shared.pt2", rows[0], 3.0, rows[1], None, sizes=sizes, last=rows[2])
     return folder
 
 
@@ -105,8 +115,34 @@ def test_places_may_stand_in_any_order_and_outputs_may_be_left_out(load):
     assert run(instance, dict(zip(INPUTS, SENT, strict=True))) == [answered]
 
 
-def test_a_single_output_has_no_brackets(load):
-    assert run(load("single", ["ARGS[0]"], ["RESULT"]), {"ARGS[0]": -LEFT}) == [{"RESULT": (0 * LEFT).tolist()}]
+@pytest.mark.parametrize("name", ["RESULT", "RESULT[0]"])
+def test_a_single_output_may_do_without_brackets(load, name):
+    assert run(load("single", ["ARGS[0]"], [name]), {"ARGS[0]": -LEFT}) == [{name: (0 * LEFT).tolist()}]
+
+
+SHARED = ["ARGS[0]", "ARGS[2]", "KWARGS[last]"]
+
+
+def test_what_was_exported_as_a_constant_is_no_input(load):
+    instance = load("shared", SHARED, ["RESULT[0]", "RESULT[1]"])
+    sent = dict(zip(SHARED, (LEFT, RIGHT, A), strict=True))
+    assert run(instance, sent) == [{"RESULT[0]": (LEFT * 3 * RIGHT).tolist(), "RESULT[1]": (A + 1).tolist()}]
+
+
+@pytest.mark.parametrize("short", SHARED[:2])
+def test_an_input_that_is_smaller_than_one_that_was_to_be_as_large_is_not_read(load, short):
+    instance = load("shared", SHARED, ["RESULT[0]", "RESULT[1]"])
+    sent = dict(zip(SHARED, (np.ones((2, 9), np.float32), np.ones((2, 9), np.float32), A), strict=True))
+    assert len(run(instance, sent)) == 1
+    batch = Batch([InferRequest(sent | {short: np.ones((2, 4), np.float32)}, 2, no_reply)], 2)
+    instance.execute(batch)
+    [refused] = batch.results
+    assert isinstance(refused, InvalidArgument)
+    assert re.fullmatch(
+        r"dimension 1 of input 'ARGS\[0\]', which has shape \[2, [49]\], must be as large as dimension 1 of input "
+        r"'ARGS\[2\]', which has \[2, [49]\]",
+        refused.message,
+    )
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -141,13 +177,21 @@ def test_another_type_than_it_was_exported_for_is_refused(load):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "reason"),
+    ("name", "inputs", "outputs", "reason"),
     [
-        (["ARGS[1]"], ["RESULT"], r"the package has no tensor ARGS\[1\], it has ARGS\[0\]"),
-        (["ARGS[0]"], ["RESULT[0]"], r"the package has no tensor RESULT\[0\], it has RESULT"),
-        (["X__0", "X__1000000000"], ["y"], "the indices of its inputs are not 0 to 1: X__0, X__1000000000"),
+        ("single", ["ARGS[1]"], ["RESULT"], r"the package has no tensor ARGS\[1\], it has ARGS\[0\]"),
+        ("single", ["ARGS[0]"], ["RESULT[1]"], r"the package has no tensor RESULT\[1\], it has RESULT"),
+        ("shared", SHARED, ["RESULT"], r"the package has no tensor RESULT, it has RESULT\[0\], RESULT\[1\]"),
+        ("single", ["X__0", "X__9"], ["y"], r"the package has no tensor X__9, it has ARGS\[0\]"),
+        ("single", ["X"], ["y", "z"], "the package has no tensor z, it has RESULT"),
     ],
 )
-def test_names_of_what_is_not_there_are_refused(load, inputs, outputs, reason):
+def test_names_of_what_is_not_there_are_refused(load, name, inputs, outputs, reason):
     with pytest.raises(ModelLoadError, match=f"^failed to load model 'net': {reason}$"):
-        load("single", inputs, outputs)
+        load(name, inputs, outputs)
+
+
+def test_all_of_its_tensors_are_inputs(load):
+    reason = "unable to load model 'net', configuration expects 2 inputs, model provides 3"
+    with pytest.raises(ModelLoadError, match=f"^{reason}$"):
+        load("shared", SHARED[:2], ["RESULT[0]"])

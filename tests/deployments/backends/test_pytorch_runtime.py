@@ -1,5 +1,6 @@
 """PyTorch models that are Python code: `backend: "pytorch"` with `runtime: "model.py"`."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -123,8 +124,40 @@ def test_a_class_with_its_weights_answers_each_request_of_a_batch(load, options)
 def test_what_cannot_be_compiled_runs_as_it_is(load_apart, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "/no/compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    torch.save(WEIGHTS, load_apart.version / "model.pt")
-    assert outputs(load_apart("", model=LINEAR), ROWS) == [ANSWERS.tolist()]
+    code = LINEAR.replace("return self.layer(x)", "return torch.sin(x[:, :2]) * 2")  # takes a compiler
+    [answered] = outputs(load_apart("", model=code), ROWS)
+    np.testing.assert_allclose(answered, np.sin(ROWS[:, :2]) * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", ['{"disable": true}', '{"backend": "eager"}'])
+def test_code_that_is_loaded_again_is_not_what_was_compiled_before(load_here, options):
+    code = """
+import torch
+SCALE = torch.tensor([%d.0])
+class Times(torch.nn.Module):
+    def forward(self, x):
+        return x[:, :2] * SCALE
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(Times())
+"""
+    for factor in (2, 3):
+        instance = load_here(compiled(options), model=code % factor)
+        assert outputs(instance, ROWS) == [(factor * ROWS[:, :2]).tolist()]
+        instance.close()
+    assert not [name for name in sys.modules if name.startswith("pytorch_model")]
+    assert not list(load_here.version.glob("**/*.pyc"))
+
+
+def test_code_that_starts_processes_has_a_process_of_its_own(load_here):
+    code = """
+import multiprocessing, os, torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.full((len(x), 2), float(os.getpid()))
+"""
+    [[[pid, _]]] = outputs(load_here(model=code), ROWS[:1])
+    assert pid != os.getpid()
 
 
 def test_weights_may_be_left_out(load_here):
@@ -147,9 +180,10 @@ def test_the_file_may_have_another_name(load_here):
     assert outputs(instance, ROWS) == [ANSWERS.tolist()]
 
 
-def test_what_is_beside_the_model_can_be_imported(load):
-    code = "import torch, scale\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return scale.BY * x[:, :2]"
-    assert outputs(load(model=code, scale="BY = 3"), ROWS) == [(3 * ROWS[:, :2]).tolist()]
+@pytest.mark.parametrize("name", ["scale", "protocol"])
+def test_what_is_beside_the_model_can_be_imported(load, name):
+    code = f"import torch, {name}\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return {name}.BY * x[:, :2]"
+    assert outputs(load(model=code, **{name: "BY = 3"}), ROWS) == [(3 * ROWS[:, :2]).tolist()]
 
 
 @pytest.mark.parametrize("kind", ["CPU", "MODEL"])

@@ -274,13 +274,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Inputs and outputs go by their order": ("behaviours/test_behaviours.py::test_behaviour",),
     "The tensors of a `model.pt2`": (
         f"{PYTORCH_PACKAGE}test_tensors_are_called_by_their_place_their_index_or_their_order",
-        f"{PYTORCH_PACKAGE}test_a_single_output_has_no_brackets",
+        f"{PYTORCH_PACKAGE}test_a_single_output_may_do_without_brackets",
     ),
     "A place that is not there": (f"{PYTORCH_PACKAGE}test_names_of_what_is_not_there_are_refused",),
-    "An input of another size than the one": (
+    "An input of another size than the package": (
         f"{PYTORCH_PACKAGE}test_an_input_of_another_size_than_it_was_exported_for_is_not_read",
-        f"{PYTORCH_PACKAGE}test_requests_run_alone_where_the_number_of_rows_was_fixed",
+        f"{PYTORCH_PACKAGE}test_an_input_that_is_smaller_than_one_that_was_to_be_as_large_is_not_read",
     ),
+    "Requests that fit alone": (f"{PYTORCH_PACKAGE}test_requests_run_alone_where_the_number_of_rows_was_fixed",),
     "`torch.compile` compiles such a model": (
         f"{PYTORCH_RUNTIME}test_a_class_with_its_weights_answers_each_request_of_a_batch",
     ),

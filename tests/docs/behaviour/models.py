@@ -370,7 +370,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
         "repository_loader/storage/test_http_archive.py::test_archive_with_another_digest_is_refused",
     ),
-    "What there is to say of a model's files": (
+    "What is found in a model's folder": (
         "repository_loader/storage/test_http_archive.py::"
         "test_what_there_is_to_say_of_a_model_names_the_address_of_its_files",
     ),

@@ -200,6 +200,8 @@ def test_what_there_is_to_say_of_a_model_names_the_address_of_its_files(
     assert found.models["files"].failure == f"unable to find '{uri}/files/1/model.onnx' for model instance 'files_0'"
     assert str(found.models["text"].failure).startswith(f"failed to read text proto from {uri}/text/config.pbtxt:2:1: ")
     assert not any("cache" in str(each) for each in said)
+    signed = load_repositories([f"{uri}?signature=secret"], LoaderOptions(cache_dir=str(tmp_path / "cache")), None)
+    assert signed.models["files"].failure == found.models["files"].failure
 
 
 def test_files_that_a_client_sends_are_not_said_to_be_in_the_repository(

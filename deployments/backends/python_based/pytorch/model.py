@@ -10,9 +10,10 @@ Source: the PyTorch backend's page of the releases from 24.01 on, and Triton's t
 import inspect
 import json
 import os
+import secrets
 import sys
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ except ModuleNotFoundError as error:
 
 _FILES: Final = ("model.py", "model.pt")
 _WEIGHTS: Final = ".pt"
-_MODULE: Final = "pytorch_model"
+_MODULE: Final = "pytorch_model_"
 _THREADS: Final = "NUM_THREADS"
 _INTER_OP_THREADS: Final = "NUM_INTEROP_THREADS"
 _COMPILE: Final = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
@@ -50,9 +51,11 @@ class TritonPythonModel:
         _set_threads(parameters)
         options = _compile_options(parameters)
         path = _model_file(config.get("default_model_filename", ""))
+        self._module = ModuleType(f"{_MODULE}{secrets.token_hex(8)}")  # PyTorch remembers what it compiled by the name
         with torch.inference_mode():
             if path.endswith(".py"):
-                model = _load_class(path, args)
+                _fill(self._module, path)
+                model = _load_class(self._module, path, args)
                 self._device = _device(args, model)
                 self._model = _compiled(model.to(self._device).eval(), options)
             else:
@@ -74,6 +77,10 @@ class TritonPythonModel:
             else:
                 answers = [self._run(tensors) for tensors in inputs]
         return [pb_utils.InferenceResponse(self._named(tensors)) for tensors in answers]
+
+    def finalize(self) -> None:
+        """Forget the model's code."""
+        sys.modules.pop(self._module.__name__, None)
 
     def _tensor(self, request: Any, name: str) -> torch.Tensor:
         given = pb_utils.get_input_tensor_by_name(request, name)
@@ -129,11 +136,16 @@ def _compile_options(parameters: dict[str, str]) -> dict[str, Any]:
 
 def _compiled(model: torch.nn.Module, options: dict[str, Any]) -> Any:
     """Return a model that is compiled as it is called; what cannot be, as without a C++ compiler, runs as it is."""
-    torch._dynamo.config.suppress_errors = True
     try:
-        return torch.compile(model, **options)
+        compiled = torch.compile(model, **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise pb_utils.TritonModelException(f"parameter '{_COMPILE}': {error}") from error
+
+    def call(*inputs: torch.Tensor) -> Any:
+        torch._dynamo.config.suppress_errors = True  # is the thread's that calls
+        return compiled(*inputs)
+
+    return call
 
 
 def _model_file(default: str) -> str:
@@ -146,9 +158,9 @@ def _model_file(default: str) -> str:
     return found
 
 
-def _load_class(path: str, args: dict[str, str]) -> torch.nn.Module:
-    """Return an object of the class that a file has, with its weights."""
-    model: torch.nn.Module = _model_class(_imported(path), os.path.basename(path))()
+def _load_class(module: ModuleType, path: str, args: dict[str, str]) -> torch.nn.Module:
+    """Return an object of the class that a module has, with its weights."""
+    model: torch.nn.Module = _model_class(module, os.path.basename(path))()
     weights = f"{path.removesuffix('.py')}{_WEIGHTS}"
     if os.path.isfile(weights):
         model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
@@ -157,13 +169,12 @@ def _load_class(path: str, args: dict[str, str]) -> torch.nn.Module:
     return model
 
 
-def _imported(path: str) -> ModuleType:
-    spec = spec_from_file_location(_MODULE, path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[_MODULE] = module  # where what is defined in it is looked up by its name
-    spec.loader.exec_module(module)
-    return module
+def _fill(module: ModuleType, path: str) -> None:
+    """Run a model's code as its module, which finds what this code finds, and leaves no compiled file behind."""
+    module.__file__ = path
+    vars(module)["__builtins__"] = __builtins__
+    sys.modules[module.__name__] = module  # where what is defined in it is looked up by its name
+    exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
 
 
 def _model_class(module: ModuleType, file: str) -> type[torch.nn.Module]:
