@@ -32,13 +32,24 @@ def sigterm_kept() -> Iterator[None]:
 
     The first sets one that raises: in the middle of a start that is lost where nobody can catch it, or leaves Ray's
     locks held. The handler in C++ that comes in addition prints a stack, and asks for an alarm that aborts the process
-    three seconds later. It calls ours at its end: where it is at work in another thread while the start ends, ours has
-    to end the alarm. The second sets the default, which ends the process, before it ends Ray's processes.
+    three seconds later, as it also does where a second signal comes while it is at work. It comes with the core worker,
+    for which SIGTERM waits here until ours is back; threads that this starts never get one. Earlier threads may still
+    run Ray's, which calls ours at its end: ours has to end the alarm. The second sets the default, which ends the
+    process, before it ends Ray's processes.
     """
     replace, kill = ray._private.utils.set_sigterm_handler, Node.kill_all_processes
+    make_core_worker = ray._raylet.CoreWorker
 
     def set_again() -> None:
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+    def core_worker(*args: Any, **options: Any) -> Any:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+        try:
+            return make_core_worker(*args, **options)
+        finally:
+            set_again()
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def kill_all_processes(*args: Any, **options: Any) -> None:
         set_again()
@@ -46,9 +57,11 @@ def sigterm_kept() -> Iterator[None]:
 
     ray._private.utils.set_sigterm_handler = lambda handler: None
     Node.kill_all_processes = kill_all_processes
+    ray._raylet.CoreWorker = core_worker
     try:
         yield
     finally:
+        ray._raylet.CoreWorker = make_core_worker
         ray._private.utils.set_sigterm_handler, Node.kill_all_processes = replace, kill
         set_again()
         signal.alarm(0)

@@ -60,7 +60,8 @@ signal.signal(signal.SIGTERM, handle)
 started = threading.Event()
 
 def terminate():
-    while not started.wait(0.02):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # as another process would send it
+    while not started.wait(0.06):  # two while Ray's handler is at work end the process, which is Ray's
         os.kill(os.getpid(), signal.SIGTERM)
 
 terminating = threading.Thread(target=terminate)
