@@ -71,7 +71,8 @@ def tensor_names(call_spec: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return what the inputs and the outputs of a package are called, in their order.
 
     `call_spec` is PyTorch's, two trees in JSON: of the arguments, positional ones before those by keyword, and of what
-    is returned. A node of one has a `type`, none for a tensor, and the keys of a dictionary as its `context`.
+    is returned. A node of one has a `type`, none for a tensor or a constant, and the keys of a dictionary as its
+    `context`.
     """
     (_, taken), (_, returned) = map(json.loads, call_spec)
     by_position, by_keyword = taken["children_spec"]
