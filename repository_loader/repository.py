@@ -70,7 +70,7 @@ def load_repositories(
         override = given.get(name) or (given.get(shared_name(name)) if options.namespacing else None)
         own_name = found.names.get(name, name)
         if (reason := missing.get(folders[name][0])) is not None:
-            model = _unread(f"{_without_query(found.repositories[name])}/{own_name}", own_name, reason)
+            model = _unread(f"{read_location(found.repositories[name]).shown}/{own_name}", own_name, reason)
         else:
             model = _read(
                 own_name, [here.get(path, path) for path in folders[name]], options, complete_python, override
@@ -94,7 +94,7 @@ def load_repositories(
             models[name] = _judged(models[name], verdict)
     for name in models.keys() & folders.keys():
         places = {
-            here.get(path, path): f"{_without_query(mirror.address)}/{os.path.basename(path)}"
+            here.get(path, path): f"{mirror.address}/{os.path.basename(path)}"
             for path in folders[name]
             if (mirror := mirrors.get(os.path.dirname(path))) is not None
         }
@@ -121,7 +121,7 @@ def _listed(repository: str, cache_dir: str, findings: list[Finding]) -> tuple[R
     except OSError as error:
         path = os.path.abspath(repository)
         raise RepositoryError(f"model repository '{path}' cannot be read: {error.strerror}") from error
-    findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
+    findings += [Finding("warning", folder.address, 1, 1, warning) for warning in folder.warnings]
     return folder, _model_names(folder, findings)
 
 
@@ -304,13 +304,6 @@ def _as_stored(model: RepositoryModel, places: Mapping[str, str]) -> RepositoryM
     findings = tuple(replace(each, path=stored(each.path), message=stored(each.message)) for each in model.findings)
     failure = model.failure and stored(model.failure)
     return replace(model, findings=findings, failure=failure, config_path=stored(model.config_path))
-
-
-def _without_query(address: str) -> str:
-    """Return an address without what may let whoever knows it read the repository."""
-    before, _, rest = address.partition("?")
-    _, hash_sign, fragment = rest.partition("#")
-    return f"{before}{hash_sign}{fragment}"
 
 
 def _positions(path: str) -> FieldPositions | None:

@@ -72,7 +72,7 @@ def _clean(prefix: str) -> str:
 
 def _fields(given: Any, names: Mapping[str, str], location: Location) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise StorageError(f"{FILE_VARIABLE}: the credentials for '{location.uri}' are not a JSON object")
+        raise StorageError(f"{FILE_VARIABLE}: the credentials for '{location.shown}' are not a JSON object")
     return {option: str(given[name]) for name, option in names.items() if given.get(name)}
 
 

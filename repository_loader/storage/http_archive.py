@@ -43,7 +43,7 @@ class HttpArchive:
         try:
             with self._cache.locked(self._lock):
                 self._refresh()
-                return checked(self._location.uri, self._listed())
+                return checked(self._location.shown, self._listed())
         except OSError as error:
             raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
 
@@ -63,7 +63,7 @@ class HttpArchive:
                 self._refresh()
             found = self._known().get("files", {}).get(path)
             if found is None or found[0] != file.version:
-                raise StorageError(f"'{file.path}' of {self._location.uri} has changed since it was listed")
+                raise StorageError(f"'{file.path}' of {self._location.shown} has changed since it was listed")
             try:
                 shutil.copyfile(self._folder / "files" / path, target)
             except OSError as error:
@@ -94,7 +94,7 @@ class HttpArchive:
                 return
             digest = sha256_of(scratch / "archive")
             if self._location.sha256 and digest != self._location.sha256:
-                raise StorageError(f"the model repository {self._location.uri} has another SHA-256 than the address")
+                raise StorageError(f"the model repository {self._location.shown} has another SHA-256 than the address")
             if digest == known.get("sha256"):
                 (scratch / "archive.json").write_text(json.dumps(known | {"conditions": conditions}))
                 (scratch / "archive.json").rename(self._folder / "archive.json")
@@ -104,7 +104,7 @@ class HttpArchive:
             try:
                 unpack(scratch / "archive", files)
             except ArchiveError as error:
-                raise StorageError(f"the model repository {self._location.uri}: {error}") from error
+                raise StorageError(f"the model repository {self._location.shown}: {error}") from error
             found = {
                 os.path.relpath(path, files): (sha256_of(path), path.stat().st_size)
                 for path in sorted(files.rglob("*"))
@@ -146,7 +146,7 @@ class HttpArchive:
         return {"If-Modified-Since": modified} if modified and email.utils.parsedate(modified) else {}
 
     def _error(self, reason: str) -> StorageError:
-        return StorageError(f"the model repository {self._location.uri} cannot be read: {reason}")
+        return StorageError(f"the model repository {self._location.shown} cannot be read: {reason}")
 
 
 def _read_document(data: bytes) -> dict[str, Any]:

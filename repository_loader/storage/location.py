@@ -40,6 +40,11 @@ class Location:
     account: str = ""
     sha256: str = ""
 
+    @property
+    def shown(self) -> str:
+        """The address in messages: without its query, as whoever knows that may be allowed to read the repository."""
+        return _without_query(self.uri)
+
 
 def is_remote(repository: str) -> bool:
     """Whether a repository is named by an address, and not by a path."""
@@ -59,7 +64,8 @@ def read_location(repository: str) -> Location:
         return _archive(repository)
     if scheme not in OBJECT_STORES:
         raise LocationError(
-            f"the model repository {repository}: {scheme}:// is not known; s3://, gs://, as://, http://, https:// are"
+            f"the model repository {_without_query(repository)}: {scheme}:// is not known; "
+            "s3://, gs://, as://, http://, https:// are"
         )
     endpoint = ""
     if scheme == "s3" and (host := _HOST.match(rest)):
@@ -69,7 +75,7 @@ def read_location(repository: str) -> Location:
     needed = 2 if scheme == "as" else 1
     if len(parts) < needed or any(part in (".", "..") for part in parts):
         form = "as://<account>/<container>/<path>" if scheme == "as" else f"{scheme}://<bucket>/<path>"
-        raise LocationError(f"the model repository {repository}: must be {form}")
+        raise LocationError(f"the model repository {_without_query(repository)}: must be {form}")
     shown = f"{endpoint.removeprefix('http://')}/" if endpoint else ""
     uri = f"{scheme}://{shown}{'/'.join(parts)}"
     account = parts.pop(0) if scheme == "as" else ""
@@ -81,7 +87,7 @@ def missing_package(location: Location) -> str:
     if location.scheme not in OBJECT_STORES or find_spec(PACKAGE) is not None:
         return ""
     return (
-        f"the model repository {location.uri} needs '{PACKAGE}', which is not installed; install it with: "
+        f"the model repository {location.shown} needs '{PACKAGE}', which is not installed; install it with: "
         "pip install 'eagleray[storage]'"
     )
 
@@ -92,7 +98,8 @@ def _archive(repository: str) -> Location:
     split = urlsplit(uri)
     if not split.hostname or not split.path.lower().endswith(ARCHIVE_SUFFIXES):
         raise LocationError(
-            f"the model repository {repository}: must be an archive that ends with {', '.join(ARCHIVE_SUFFIXES)}"
+            f"the model repository {_without_query(repository)}: must be an archive that ends with "
+            f"{', '.join(ARCHIVE_SUFFIXES)}"
         )
     if split.username or split.password:
         raise LocationError("a model repository's address must hold no password; see TRITON_CLOUD_CREDENTIAL_PATH")
@@ -101,6 +108,13 @@ def _archive(repository: str) -> Location:
     folder = options.pop("folder", [""])[0].strip("/")
     if options or (sha256 and not _SHA256.fullmatch(sha256)) or ".." in folder.split("/"):
         raise LocationError(
-            f"the model repository {repository}: what follows '#' must be folder=<path> or sha256=<64 digits>"
+            f"the model repository {_without_query(repository)}: what follows '#' must be folder=<path> or "
+            "sha256=<64 digits>"
         )
     return Location(repository, "http", prefix=folder, sha256=sha256)
+
+
+def _without_query(address: str) -> str:
+    before, _, rest = address.partition("?")
+    _, hash_sign, fragment = rest.partition("#")
+    return f"{before}{hash_sign}{fragment}"

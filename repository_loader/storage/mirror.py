@@ -26,9 +26,9 @@ _SAVE_S: Final = 1.0
 class RepositoryFolder:
     """A repository to read.
 
-    `models` are the names of the folders in it, each with whether it may be a model: a hidden one, and one that a file
-    system, Python or an archive left behind, has to have a `config.pbtxt`. `warnings` say of what an earlier state is
-    used, and which links lead to nothing.
+    `address` is its path, or its address as messages show it. `models` are the names of the folders in it, each with
+    whether it may be a model: a hidden one, and one that a file system, Python or an archive left behind, has to have a
+    `config.pbtxt`. `warnings` say of what an earlier state is used, and which links lead to nothing.
     """
 
     address: str
@@ -120,7 +120,7 @@ class Mirror:
         return self._as_folder(models)
 
     def _as_folder(self, models: Mapping[str, bool], warnings: tuple[str, ...] = ()) -> RepositoryFolder:
-        return RepositoryFolder(self._location.uri, str(self._folder), models, warnings, self)
+        return RepositoryFolder(self._location.shown, str(self._folder), models, warnings, self)
 
     def fetch(self, names: Collection[str]) -> Fetched:
         """Have models in the folder as they were listed; where the store did not answer, as they were read before.
@@ -183,7 +183,7 @@ class Mirror:
     def _take(self, store: RemoteStore, model: str, files: list[RemoteFile], known: ModelSource | None) -> ModelSource:
         """Fetch a model's new files, and have its link point to all of them, unless somebody has done so meanwhile."""
         if odd := next((file.path for file in files if not is_text(file.path)), ""):
-            raise StorageError(f"{odd!a} of {self._location.uri} has a name that is not UTF-8 text")
+            raise StorageError(f"{odd!a} of {self._location.shown} has a name that is not UTF-8 text")
         with self._writing(), self._cache.locked(f"{self._name}-{hashlib.sha256(model.encode()).hexdigest()[:40]}"):
             here = source_of(os.path.realpath(self._folder / model))
             if here is not None and here.uri == self._location.uri and _same(here, files):

@@ -92,7 +92,7 @@ def _fetch_model(source: ModelSource, cache: ModelCache) -> None:
         for (path, wanted, _, _), file in zip(missing, files, strict=True):
             if digests[file.path] != wanted:
                 raise StorageError(
-                    f"'{source.model}/{path}' of {source.uri} is not what was promised: its SHA-256 is "
+                    f"'{source.model}/{path}' of {location.shown} is not what was promised: its SHA-256 is "
                     f"{digests[file.path]}, not {wanted}"
                 )
     source.build(cache)

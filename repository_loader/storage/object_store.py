@@ -46,7 +46,7 @@ class ObjectStore:
     def files(self) -> list[RemoteFile]:
         """Return every file; see `RemoteStore`."""
         try:
-            return checked(self._location.uri, self._listed())
+            return checked(self._location.shown, self._listed())
         except StorageError:
             raise
         except Exception as error:
@@ -58,7 +58,7 @@ class ObjectStore:
         for chunk in self._api.list(self._store, prefix=self._location.prefix or None, chunk_size=_LISTED_AT_ONCE):
             count += len(chunk)
             if count > 2 * MAX_FILES:
-                raise StorageError(f"the model repository {self._location.uri} has more than {MAX_FILES} files")
+                raise StorageError(f"the model repository {self._location.shown} has more than {MAX_FILES} files")
             for found in chunk:
                 path = str(found["path"])
                 version = found["e_tag"] or f"{_CHANGED}{found['last_modified'].isoformat()}"
@@ -78,12 +78,12 @@ class ObjectStore:
                 raise StorageError(f"{target} cannot be written: {error.strerror}") from error
             raise self._error(error) from error
         if size_bytes != file.size_bytes or _differ(file.version, e_tag):
-            raise StorageError(f"'{file.path}' of {self._location.uri} is not what was listed; it has changed since")
+            raise StorageError(f"'{file.path}' of {self._location.shown} is not what was listed; it has changed since")
 
     def _error(self, error: Exception) -> StorageError:
         """Say in one line what went wrong; the client's text goes on for pages."""
         line = " ".join(str(error).partition("Debug source")[0].split())[:400]
-        return StorageError(f"the model repository {self._location.uri} cannot be read: {line}")
+        return StorageError(f"the model repository {self._location.shown} cannot be read: {line}")
 
 
 def _differ(listed: str, e_tag: str | None) -> bool:

@@ -202,6 +202,21 @@ def test_what_there_is_to_say_of_a_model_names_the_address_of_its_files(
     assert not any("cache" in str(each) for each in said)
     signed = load_repositories([f"{uri}?signature=secret"], LoaderOptions(cache_dir=str(tmp_path / "cache")), None)
     assert signed.models["files"].failure == found.models["files"].failure
+    assert f"{uri}/.left" in {each.path for each in signed.findings}
+    told = [*signed.findings, *((each.findings, each.failure, each.config_path) for each in signed.models.values())]
+    assert not any("secret" in str(each) for each in told)
+
+
+def test_no_message_tells_what_lets_its_holder_read_an_archive(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    _, address, _ = site
+    for name in ("missing.tar", "models.rar", "models.tar#sha256=0", "ftp://a/b"):
+        before, hash_sign, fragment = name.partition("#")
+        wrong = f"{'' if '://' in before else address + '/'}{before}?signature=secret{hash_sign}{fragment}"
+        with pytest.raises(RepositoryError, match=r"model repository (http|ftp)://\S+") as raised:
+            load_repositories([wrong], LoaderOptions(cache_dir=str(tmp_path / "cache")), None)
+        assert "secret" not in str(raised.value)
 
 
 def test_files_that_a_client_sends_are_not_said_to_be_in_the_repository(
