@@ -222,6 +222,7 @@ def test_what_cannot_be_loaded_is_said(load_here, config, code, reason):
     with pytest.raises(ModelLoadError) as refused:
         load_here(config, **({} if code is None else {"model": code}))
     assert re.search(reason, refused.value.reason, re.DOTALL), refused.value.reason
+    assert not [name for name in sys.modules if name.startswith("pytorch_model_")]
 
 
 def test_pickled_objects_are_not_run(load_here, tmp_path):

@@ -52,16 +52,12 @@ class TritonPythonModel:
         options = _compile_options(parameters)
         path = _model_file(config.get("default_model_filename", ""))
         self._module = ModuleType(f"{_MODULE}{secrets.token_hex(8)}")  # PyTorch remembers what it compiled by the name
-        with torch.inference_mode():
-            if path.endswith(".py"):
-                _fill(self._module, path)
-                model = _load_class(self._module, path, args)
-                self._device = _device(args, model)
-                self._model = _compiled(model.to(self._device).eval(), options)
-            else:
-                model = torch.jit.load(path, map_location=None if args["model_instance_kind"] == "MODEL" else "cpu")
-                self._device = _device(args, model)
-                self._model = model.to(self._device).eval()
+        try:
+            with torch.inference_mode():
+                self._load(path, args, options)
+        except BaseException:
+            self.finalize()
+            raise
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Run the model on the rows of all requests, or on each request by itself where it does not batch."""
@@ -81,6 +77,17 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Forget the model's code."""
         sys.modules.pop(self._module.__name__, None)
+
+    def _load(self, path: str, args: dict[str, str], options: dict[str, Any]) -> None:
+        if path.endswith(".py"):
+            _fill(self._module, path)
+            model = _load_class(self._module, path, args)
+            self._device = _device(args, model)
+            self._model = _compiled(model.to(self._device).eval(), options)
+        else:
+            model = torch.jit.load(path, map_location=None if args["model_instance_kind"] == "MODEL" else "cpu")
+            self._device = _device(args, model)
+            self._model = model.to(self._device).eval()
 
     def _tensor(self, request: Any, name: str) -> torch.Tensor:
         given = pb_utils.get_input_tensor_by_name(request, name)
