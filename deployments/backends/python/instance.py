@@ -248,14 +248,7 @@ class PythonInstance:
                 results[index] = Internal(self._failed(f"{expected}, found type '{type(response)}'."))
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
-        return SingleResponseSender(request._request, self._read_alone)
-
-    def _read_alone(self, request: InferRequest, response: InferenceResponse) -> Outcome:
-        views: Views = []
-        outcome = self._reader.read(request, response, views)
-        if views:
-            settle(views)
-        return outcome
+        return SingleResponseSender(request._request, self._reader.read_sent)
 
     def _failure(self, error: BaseException, batch: Batch) -> Internal:
         """Log the traceback for the operator, and return what the client is told: no path, no line."""
@@ -369,7 +362,7 @@ class DecoupledPythonInstance(PythonInstance):
             )
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
-        return DecoupledResponseSender(request._request, self._read_alone, self)
+        return DecoupledResponseSender(request._request, self._reader.read_sent, self)
 
 
 def _nothing() -> None:

@@ -41,6 +41,7 @@ class OutputReader:
 
     A model may keep the array that it returned and write to it in its next `execute`, while the response still waits
     to be sent. Triton copies every output for that reason; here an array is copied unless nobody else holds its memory.
+    What a model sends while it runs is copied, whoever holds it.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -48,6 +49,15 @@ class OutputReader:
 
     def read(self, request: InferRequest, response: InferenceResponse, views: Views) -> InferResponse | ServingError:
         """Return the response to send, once the caller has let `settle` look at what was added to `views`."""
+        return self._read(request, response, views)
+
+    def read_sent(self, request: InferRequest, response: InferenceResponse) -> InferResponse | ServingError:
+        """Return the response of a model that still runs, and may write to all that it has made it of."""
+        return self._read(request, response, None)
+
+    def _read(
+        self, request: InferRequest, response: InferenceResponse, views: Views | None
+    ) -> InferResponse | ServingError:
         if response._error is not None:
             return to_serving_error(response._error)
         requested = request.outputs
@@ -68,12 +78,12 @@ class OutputReader:
                 return error.without_frames()
             except Exception as error:  # of a tensor or a datatype that is the model's own
                 return Internal(told(error))
-            if getrefcount(tensor) > 1 + _LOCAL and not _is_input(array, request):  # someone besides the response
+            if views is None or getrefcount(tensor) > 1 + _LOCAL:  # someone besides the response
                 array = array.copy()
             elif array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it
                 if array.nbytes <= _COPY_BYTES:
                     array = array.copy()
-                elif not _is_input(array, request):
+                elif not _is_given_back(array, request):
                     views.append((outputs, name))
             outputs[name] = array
         return InferResponse(outputs, response._parameters)
@@ -159,9 +169,10 @@ class _Output:
             )
 
 
-def _is_input(array: Array, request: InferRequest) -> bool:
-    """Return whether the model returned an input as it was: that belongs to the request alone."""
-    return any(given is array for given in request.inputs.values())
+def _is_given_back(array: Array, request: InferRequest) -> bool:
+    """Return whether the model returned an input, which nobody holds but its request and the tensor of one output."""
+    places = sum([given is array for given in request.inputs.values()])
+    return places > 0 and getrefcount(array) <= places + 2 + _LOCAL  # `_read` holds it, too
 
 
 def settle(views: Views) -> None:

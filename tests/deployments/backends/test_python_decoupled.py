@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 from python_models import ECHO, ECHO_CONFIG, Replies, floats, request_of
 
@@ -51,6 +52,30 @@ def test_decoupled_responses_come_in_order(load):
     assert [(r.final, r.outputs["Y"].tolist() if r.outputs else None) for r in outcomes] == [
         (False, [[0]]), (False, [[1]]), (False, [[2]]), (True, None),
     ]  # fmt: skip
+
+
+IN_PLACE = {
+    "input": "array += 1; sender.send(pb_utils.InferenceResponse([pb_utils.Tensor('Y', array)]))",
+    "slice": "array += 1; sender.send(pb_utils.InferenceResponse([pb_utils.Tensor('Y', array[0:1])]))",
+    "response": "response.output_tensors()[0].as_numpy()[:] += 1; sender.send(response)",
+}
+
+
+@pytest.mark.parametrize("size", [4, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("statement", IN_PLACE.values(), ids=IN_PLACE)
+def test_a_decoupled_model_may_write_to_what_it_has_sent(load, statement, size):
+    code = f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                sender = requests[0].get_response_sender()
+                array = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()
+                response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.zeros((1, {size}), np.float32))])
+                for _ in range(3):
+                    {statement}
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    [outcomes] = asyncio.run(_answers(load, code, request_of(X=np.zeros((1, size), np.float32))))
+    assert [float(each.outputs["Y"].max()) for each in outcomes if each.outputs] == [1, 2, 3]
 
 
 def test_decoupled_coroutines_answer_after_execute_has_returned(load):
