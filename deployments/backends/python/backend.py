@@ -19,7 +19,7 @@ from deployments.backends.python.process.child import LoadOrder
 from deployments.backends.python.process.environment import Environment, environment_at
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
-from deployments.backends.python.response_sender import ReplyQueue
+from deployments.backends.python.reply_queue import ReplyQueue
 from deployments.backends.python.server import ModelServer, NamespacedServer
 from deployments.core.clock import Clock
 from protocol.signature import Signature

@@ -1,19 +1,14 @@
 """`pb_utils.ResponseSender`: answers a request from any thread, once or, for decoupled models, many times."""
 
-import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Protocol
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.response import InferenceResponse
-from deployments.log.line_format import about_requests
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse, StreamedResponse
-
-_LOG = logging.getLogger(__name__)
 
 RESPONSE_COMPLETE_FINAL = 1
 
@@ -29,33 +24,6 @@ class Replies(Protocol):
     def put(self, request: InferRequest, outcome: Outcome) -> None:
         """Deliver an outcome after those that were put before it."""
         ...
-
-
-class ReplyQueue:
-    """Brings outcomes from any thread to `request.reply` on the loop's thread, in order, many in one turn."""
-
-    def __init__(self, call_soon_threadsafe: Callable[[Callable[[], None]], object]) -> None:
-        self._call_soon_threadsafe = call_soon_threadsafe
-        self._outcomes: deque[tuple[InferRequest, Outcome]] = deque()
-        self._scheduled = False
-
-    def put(self, request: InferRequest, outcome: Outcome) -> None:
-        """Deliver the outcome in the loop's next turn."""
-        self._outcomes.append((request, outcome))
-        if not self._scheduled:
-            self._scheduled = True
-            self._call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        self._scheduled = False  # before the queue is emptied: a put that comes after the last pop schedules again
-        outcomes = self._outcomes
-        while outcomes:
-            request, outcome = outcomes.popleft()
-            try:
-                request.reply(request, outcome)
-            except Exception:
-                whose = about_requests("", None, (request,))
-                _LOG.exception("the reply to request '%s' failed", request.id, extra=whose)
 
 
 class ResponseSender:

@@ -6,7 +6,6 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +20,10 @@ from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.process.starter import STARTER, Starter
-from deployments.backends.python.response_sender import ReplyQueue
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.schedulers import outage
-from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -197,23 +194,6 @@ def test_a_request_of_a_decoupled_model_that_finds_no_shared_memory_is_counted_o
         await model.close(20)
 
     asyncio.run(run())
-
-
-def test_a_reply_that_fails_holds_up_no_other_response() -> None:
-    calls: list[Callable[[], None]] = []
-    heard: list[str] = []
-    replies = ReplyQueue(calls.append)
-
-    def reply(request: InferRequest, result: object) -> None:
-        heard.append(request.id)
-        if request.id == "fails":
-            raise ValueError("cannot be written")
-
-    for name in ("fails", "other"):
-        replies.put(InferRequest({}, 1, reply, id=name), Internal("no"))
-    for call in calls:
-        call()
-    assert heard == ["fails", "other"]
 
 
 @on_a_loop
