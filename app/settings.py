@@ -45,6 +45,8 @@ FILE_SETTINGS = frozenset(
 )
 """Settings that are paths."""
 
+_DRAIN_S: Final = 3600.0
+"""Where nothing bounds a batch."""
 _READERS: Final[dict[str, Callable[[Any], object]]] = {
     "http_restricted_api": RestrictedApis,
     "grpc_restricted_protocol": RestrictedApis,
@@ -432,6 +434,10 @@ class Settings(BaseModel):
     def response_cache_bytes(self) -> int:
         """Return the size of the response cache, 0 without one."""
         return cache_bytes(self.cache_config)
+
+    def drain_timeout_s(self) -> float:
+        """Return how long a version that is unloaded or replaced has to answer what it has taken."""
+        return self.max_batch_duration_s or _DRAIN_S
 
     def log_options(self) -> "LogOptions":
         """Return what is logged, and how."""

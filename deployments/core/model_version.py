@@ -19,6 +19,9 @@ from repository_loader.package import ModelPackage
 log = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT_S: Final = 30.0
+"""For a process that ends."""
+UNLOAD_TIMEOUT_S: Final = 600.0
+"""For a version that is unloaded or replaced while its process goes on; nobody waits for it but its clients."""
 GRACE_S: Final = 0.5
 _STREAM_POLL_S = 0.02
 

@@ -71,6 +71,14 @@ class Changes:
                     await asyncio.wait(self._tasks)
 
 
+async def wait_for(changes: Collection[asyncio.Task[None]], patience_s: float | None) -> None:
+    """Wait until changes have ended; those that take longer than `patience_s` go on, and what one raises is raised."""
+    if changes:
+        ended, _ = await asyncio.wait(changes, timeout=patience_s)
+        for change in ended:
+            change.result()
+
+
 def in_order(asked: Mapping[Key, Collection[str]]) -> Iterator[tuple[Key, Collection[str]]]:
     """Return versions, with the models that each asks, in an order in which they can go: ensembles before their steps.
 

@@ -17,7 +17,7 @@ from deployments.core.core import Core
 from deployments.core.counts import LOAD_FAILURE, BucketCount, IsGone, Label, Rows
 from deployments.core.latency_recorder import first_response_bounds
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
-from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
+from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, UNLOAD_TIMEOUT_S, ModelVersion
 from deployments.core.rate_limit import RateLimiter
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import ResponseCache
@@ -26,7 +26,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
-from deployments.replica.changes import Changes, Key, in_order
+from deployments.replica.changes import Changes, Key, in_order, wait_for
 from deployments.replica.former_models import FormerModels
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, key_of, release
@@ -116,6 +116,7 @@ class ModelHost:
         self.copies: Collection[Key] = ()
         self.meters: RequestMeters | None = None
         self.guard: StallGuard | None = None
+        self.unload_timeout_s = UNLOAD_TIMEOUT_S
         self.files: OverrideFiles | None = None
         self.loading: set[Key] = set()
         self.failures: dict[Key, tuple[str, str]] = {}
@@ -158,12 +159,12 @@ class ModelHost:
         return bool(failed)
 
     async def _load_all(self, fresh: Mapping[Key, dict[str, Any]], load: _Load) -> None:
-        """Load versions, then unload what has gone."""
+        """Load versions, then unload what has gone, of which what takes long goes on behind the caller's back."""
         await asyncio.gather(
             *(self._changes.begin(key, data["digest"], load(key, data)) for key, data in fresh.items())
         )
         gone = self._gone()
-        await self._unload_in_order(gone, DRAIN_TIMEOUT_S)
+        await self._unload_in_order(gone, self.unload_timeout_s, DRAIN_TIMEOUT_S)
         if gone:
             collect_long_lived_objects()
         elif fresh:
@@ -353,7 +354,7 @@ class ModelHost:
         while new.older is replaced and replaced.sequence_count:
             await asyncio.sleep(_SEQUENCE_POLL_S)
         new.older = None
-        await replaced.close()
+        await replaced.close(self.unload_timeout_s)
         release(held)
         collect_long_lived_objects()
 
@@ -377,14 +378,14 @@ class ModelHost:
             self.core.note_failed(name, version)
         logger.error("failed to load '%s' version %d: %s", name, version, reason, extra=about(name, version))
 
-    async def _unload_in_order(self, gone: Collection[Key], timeout_s: float) -> None:
+    async def _unload_in_order(self, gone: Collection[Key], timeout_s: float, patience_s: float | None = None) -> None:
         """Unload versions, each when no ensemble that goes, or went before, may ask it for what is under way."""
         deadline_s = self._loop.time() + timeout_s
         unloads = []
         for key, asks in in_order({key: self._asked_by(key) for key in gone}):
             unload = self._unload(key, deadline_s, self._changes.asking(key[0]))
             unloads.append(self._changes.begin(key, "", unload, asks))
-        await asyncio.gather(*unloads)
+        await wait_for(unloads, patience_s)
 
     async def _unload(self, key: Key, deadline_s: float, asking: Collection[asyncio.Task[None]]) -> None:
         if asking:
@@ -398,18 +399,19 @@ class ModelHost:
             self.faults.pop(key, None)
             self._down.discard(key)
             self._present.pop(key, None)
-            served = self.served.pop(key, None)
+            served, held = self.served.pop(key, None), self._held.pop(key, ())
             if served is not None:
                 served.ready = False
                 self._readiness.forget(served)
                 self.core.remove(*key)
                 self._changed(*key, None)
-                with self._patiently():
-                    await served.slow.all_decoded(timeout_s)
-                    await served.model.close(timeout_s)
-                counts = served.model.statistics.counts
-                counts.load_duration_ns = counts.cache_count = 0
-            release(self._held.pop(key, ()))
+        if served is not None:  # it may be loaded again meanwhile
+            with self._patiently():
+                await served.slow.all_decoded(timeout_s)
+                await served.model.close(timeout_s)
+            counts = served.model.statistics.counts
+            counts.load_duration_ns = counts.cache_count = 0
+        release(held)
 
     def let_go(self, is_gone: IsGone) -> None:
         """Have models that were unloaded count in their rows no longer, where their version is gone.

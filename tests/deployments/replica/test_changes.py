@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from deployments.core.counts import MODEL, Label, ModelCounts, Totals
+from deployments.replica import model_host
 from tests.deployments.replica.hosted_models import ADD_ONE, Hosted, Models, on_a_loop
 from tests.deployments.replica.hosted_models import models_here as models_here
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
@@ -250,7 +251,7 @@ async def test_what_loads_and_is_wanted_no_longer_keeps_no_other_version(quick: 
 
 
 @on_a_loop
-async def test_a_model_is_loaded_again_once_it_has_been_unloaded(models_here: Models, marks: Path) -> None:
+async def test_a_model_is_loaded_again_while_it_answers_what_it_had(models_here: Models, marks: Path) -> None:
     began, may_end = marks / "began", marks / "may_end"
     models_here.add("busy", BUSY % (str(began), str(may_end))).add("one", ADD_ONE)
     async with models_here.hosted() as call:
@@ -258,12 +259,29 @@ async def test_a_model_is_loaded_again_once_it_has_been_unloaded(models_here: Mo
         await until(began.exists)
         unloading = asyncio.create_task(call.host.apply(models_here.planned("one")))
         await until(lambda: names(call) == {"one"})
-        loading = asyncio.create_task(call.host.apply(models_here.planned()))
-        await asyncio.sleep(0.05)
-        assert not loading.done() and not unloading.done(), "what it answers yet comes first"
+        await call.host.apply(models_here.planned())
+        assert names(call) == {"busy", "one"} and not unloading.done() and not answer.done()
         may_end.touch()
-        await asyncio.gather(unloading, loading)
+        await unloading
         assert await answer == [5] and await call("busy", 6) == [6] and await call("one", 1) == [2]
+
+
+@on_a_loop
+async def test_what_answers_for_long_after_its_unload_is_waited_for_by_nobody(
+    models_here: Models, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_host, "DRAIN_TIMEOUT_S", 0.05)
+    began, may_end = marks / "began", marks / "may_end"
+    models_here.add("busy", BUSY % (str(began), str(may_end))).add("one", ADD_ONE)
+    async with models_here.hosted() as call:
+        answer = asyncio.create_task(call("busy", 5))
+        await until(began.exists)
+        queued = asyncio.create_task(call("busy", 7))
+        await asyncio.sleep(0)
+        await call.host.apply(models_here.planned("one"))
+        assert not answer.done()
+        may_end.touch()
+        assert await answer == [5] and await queued == [7]
 
 
 @on_a_loop
