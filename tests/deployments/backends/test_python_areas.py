@@ -1,8 +1,10 @@
-"""Shared memory between a replica and the process of a model is used again while a stream of large tensors goes on."""
+"""Shared memory between a replica and the process of a model: used again while large tensors come, and freed at its end."""
 
 import asyncio
+import gc
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 
 from deployments.backends.python.process import area
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
-from tests.deployments.replica.hosted_models import CONFIG, DECOUPLED, Models, on_a_loop
+from protocol.infer import Array
+from tests.deployments.replica.hosted_models import ADD_ONE, CONFIG, DECOUPLED, Models, on_a_loop
 
 STREAM = """
 import time
@@ -41,8 +44,7 @@ async def test_one_stream_of_large_responses_takes_no_more_memory_the_longer_it_
     async with models.hosted() as call:
         numbers = [numbers[0] for numbers in await call.responses("stream", COUNT)]
         assert numbers == list(range(COUNT))
-        _, outputs, _ = process_of(call.host, "stream")._descriptors
-        assert os.fstat(outputs).st_size <= ENOUGH_BYTES
+        assert os.fstat(process_of(call.host, "stream")._work._peer._descriptor).st_size <= ENOUGH_BYTES
 
 
 @on_a_loop
@@ -64,33 +66,112 @@ async def test_so_does_one_that_another_model_reads(tmp_path: Path, monkeypatch:
         assert bytes(await call("caller", COUNT)) == b""
 
 
-def test_a_message_that_cannot_be_sent_leaves_the_areas_as_they_were() -> None:
+BLS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [outcome(request_to("adds", x_of(r)).exec()) for r in requests]
+"""
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Have nothing be freed that is part of a cycle, or that one keeps."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def areas_held() -> set[int]:
+    """Return which areas this process has open or mapped: a mapping has a descriptor too."""
+    held = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            if "memfd:eagleray-" in os.readlink(link):
+                held.add(link.stat().st_ino)
+        except OSError:  # it was that of the folder, or is closed by now
+            pass
+    return held
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("end", ["dies", "is loaded anew", "is unloaded"])
+@on_a_loop
+async def test_the_memory_of_a_process_goes_with_it(tmp_path: Path, end: str) -> None:
+    before = areas_held()
+    models = Models(tmp_path, True).add("bls", BLS).add("adds", ADD_ONE)
+    async with asyncio.timeout(60), models.hosted() as call:
+        await call("bls", *range(50_000))
+        areas = areas_held() - before
+        assert len(areas) == 8
+        if end == "dies":
+            for name in ("bls", "adds"):
+                process_of(call.host, name).kill("was killed")
+        elif end == "is loaded anew":
+            for name in ("bls", "adds"):
+                with (models.root / name / "config.pbtxt").open("a") as config:
+                    config.write('parameters { key: "a" value { string_value: "b" } }')
+            await call.host.apply(models.planned())
+        else:
+            await call.host.apply([])
+        while areas & areas_held():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    """Two ends of a connection."""
     sockets = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     files = [os.memfd_create("area") for _ in sockets]
     one, other = (
-        Channel(each, area.OwnArea(files[place]), area.PeerArea(files[1 - place])) for place, each in enumerate(sockets)
+        Channel(each, area.OwnArea(os.dup(files[place])), area.PeerArea(os.dup(files[1 - place])))
+        for place, each in enumerate(sockets)
     )
-    large = {"X": np.zeros(100_000, np.uint8)}
-
-    def send(channel: Channel, what: object) -> None:
-        writer = Writer()
-        channel.send("message", writer, what, writer.describe(large))
-
-    def receive(channel: Channel) -> None:
-        channel.read(channel.connection.recv(READ_BYTES))
-
-    try:
-        send(one, "text")
-        receive(other)
-        with pytest.raises(ValueError, match="unmarshallable"):
-            send(other, object())
-        send(other, "text")
-        receive(one)
-        send(one, "text")
-        receive(other)
-        assert [each._own._places.taken_count for each in (one, other)] == [1, 0]
-    finally:
-        for each in sockets:
+    yield one, other
+    for each in (one, other):
+        if each.connection.fileno() >= 0:
             each.close()
-        for file in files:
-            os.close(file)
+    for file in files:
+        os.close(file)
+
+
+LARGE = np.arange(100_000, dtype=np.int32)
+
+
+def send(channel: Channel, what: object) -> None:
+    writer = Writer()
+    channel.send("message", writer, what, writer.describe({"X": LARGE}))
+
+
+def receive(channel: Channel) -> Array:
+    _, place, (_, tensors) = channel.read(channel.connection.recv(READ_BYTES))
+    return channel.arrays(tensors, place)["X"]
+
+
+def test_an_array_outlives_the_process_that_has_written_it(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    send(one, "text")
+    array = receive(other)
+    for each in ends:
+        each.close()
+    np.testing.assert_array_equal(array, LARGE)
+
+
+def test_there_is_no_place_in_an_area_that_is_closed(ends: tuple[Channel, Channel]) -> None:
+    one, _ = ends
+    send(one, "text")
+    one.close()
+    with pytest.raises(area.AreaFullError):
+        one.packed("message", (writer := Writer()), writer.describe({"X": LARGE}))
+
+
+def test_a_message_that_cannot_be_sent_leaves_the_areas_as_they_were(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    send(one, "text")
+    receive(other)
+    with pytest.raises(ValueError, match="unmarshallable"):
+        send(other, object())
+    send(other, "text")
+    receive(one)
+    send(one, "text")
+    receive(other)
+    assert [each._own._places.taken_count for each in ends] == [1, 0]

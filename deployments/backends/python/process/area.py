@@ -6,7 +6,9 @@ which tells the writer with its next message, and with one of its own where much
 reader is told of where they are, in other memory that both have mapped; these have numbers below zero.
 """
 
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Iterable
 from functools import partial
@@ -28,13 +30,27 @@ class AreaFullError(Exception):
     """There is no room, and there may not be more."""
 
 
-class OwnArea:
-    """The writer's side."""
+class _Area:
+    """A file, which belongs to it, and what is mapped of that."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._places = Places(0)
         self._memory: mmap | None = None
+
+    def close(self) -> list[mmap]:
+        """Close the file and return what is mapped, for `unmap`; it stays mapped while there are arrays over it."""
+        memory, self._memory = self._memory, None
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+        return [] if memory is None else [memory]
+
+
+class OwnArea(_Area):
+    """The writer's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._places = Places(0)
         self._held: dict[int, Array] = {}
         self.last_held = 0
         """The number of the array that was held last."""
@@ -91,6 +107,12 @@ class OwnArea:
         for number in [number for number in self._held if number < since]:
             self._forget(number)
 
+    def close(self) -> list[mmap]:
+        """Let go of the arrays that are held, too; there are no places any more, nor will there be."""
+        self.let_go()
+        self._places = Places(0)
+        return super().close()
+
     def _forget(self, number: int) -> None:
         array = self._held.pop(number, None)
         if array is not None:
@@ -110,13 +132,12 @@ class OwnArea:
         self._places.grow(size_bytes)
 
 
-class PeerArea:
+class PeerArea(_Area):
     """The reader's side."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        super().__init__(descriptor)
         self._size_bytes = 0
-        self._memory: mmap | None = None
         self._lent: dict[int, weakref.ref[Array]] = {}
         self._freed: list[int] = []
         self.freed_bytes = 0
@@ -125,6 +146,7 @@ class PeerArea:
     def read(self, offset: int, size_bytes: int, area_bytes: int) -> Array:
         """Return the bytes of a place, which is free when neither they nor an array over them are looked at."""
         if area_bytes > self._size_bytes:
+            assert self._descriptor >= 0  # -1 is memory of nobody's
             self._memory = mmap(self._descriptor, area_bytes)
             self._size_bytes = area_bytes
         assert self._memory is not None
@@ -155,6 +177,14 @@ class PeerArea:
         del self._lent[number]
         self._freed.append(number)
         self.freed_bytes += size_bytes
+
+
+def unmap(memory: list[mmap]) -> None:
+    """Let go of memory beside the loop, and empty the list: the kernel takes half a second to free some gigabytes."""
+    if not memory:
+        return
+    with contextlib.suppress(RuntimeError):  # the system has no more threads: it goes with the list
+        threading.Thread(target=memory.clear, name="unmap", daemon=True).start()
 
 
 def aligned(size_bytes: int) -> int:

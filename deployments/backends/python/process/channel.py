@@ -9,6 +9,7 @@ import marshal
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from mmap import mmap
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -116,7 +117,10 @@ def received(connection: socket.socket) -> bytes | None:
 
 
 class Channel:
-    """Sends and reads messages: `(kind, freed, area_bytes, offset, size, *fields)`. Any thread may send."""
+    """Sends and reads messages: `(kind, freed, area_bytes, offset, size, *fields)`. Any thread may send.
+
+    The connection and the areas belong to it.
+    """
 
     def __init__(self, connection: socket.socket, own: OwnArea, peer: PeerArea) -> None:
         self.connection = connection
@@ -202,6 +206,12 @@ class Channel:
         """Take back the places that the other end no longer looks at; any thread may call this."""
         with self._lock:
             self._own.release(freed)
+
+    def close(self) -> list[mmap]:
+        """Close the connection and the areas, and return what is mapped of these, for `unmap`."""
+        self.connection.close()
+        with self._lock:
+            return self._own.close() + self._peer.close()
 
     def arrays(
         self,

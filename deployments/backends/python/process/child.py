@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.python import metric
-from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
+from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea, unmap
 from deployments.backends.python.process.channel import Channel, Writer, received
 from deployments.backends.python.process.code_digest import code_digest
 from deployments.backends.python.process.conversation import Conversation, unreadable
@@ -121,7 +121,7 @@ class Child:
         self._open: dict[int, InferRequest] = {}
         self._number = 0
         self._first = 0
-        self._dead = False
+        self._dead = self._released = False
         self._doomed_for = ""
         self._state: tuple[str, str] = ("", "")
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as given_away:
@@ -149,7 +149,6 @@ class Child:
             undo.callback(self.process.kill)
             self._exit = os.pidfd_open(self.process.pid)
             undo.pop_all()
-        self._descriptors = [*areas[:2], self._exit]
         self._inputs = OwnArea(areas[0])
         self._work = Channel(work, self._inputs, PeerArea(areas[1]))
         self._server = server
@@ -318,8 +317,9 @@ class Child:
 
     def release(self) -> None:
         """Close what is left of it; it is dead, or is about to be."""
-        if not self._descriptors:
+        if self._released:
             return
+        self._released = True
         if self._clock is not None:
             for descriptor in self._readers():
                 self._clock.unwatch(descriptor)
@@ -329,17 +329,15 @@ class Child:
             pass
         self.process.wait()
         self._batch = None
-        self._inputs.let_go()
         self._regions.close()
         self._devices.close()
-        for conversation in (self._questions, *self._forked):
-            conversation.close()
+        memory = [mapped for each in (self._questions, *self._forked) for mapped in each.close()]
         self._forked.clear()
-        self._work.connection.close()
+        # The collector may find this object late, or never: it is part of a cycle, and may be frozen.
+        memory += self._work.close()
+        unmap(memory)
         self._forks.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        os.close(self._exit)
 
     def _readers(self) -> dict[int, Callable[[], None]]:
         forks = {self._forks.fileno(): self._take_fork} if self._takes_forks else {}
@@ -457,7 +455,7 @@ class Child:
             if self._clock is not None:
                 self._clock.unwatch(forked.fileno())
             self._forked.remove(forked)
-            forked.close()
+            unmap(forked.close())
 
     def _conversation(self, connection: socket.socket, areas: tuple[int, int]) -> Conversation:
         return Conversation(connection, areas, self._server, self._requests, self.kill)

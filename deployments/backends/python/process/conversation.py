@@ -1,10 +1,10 @@
 """The replica's end of the second socket of a model's process, or of a process which that has forked."""
 
-import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
+from mmap import mmap
 from typing import Any
 
 from deployments.backends.python.process.area import OwnArea, PeerArea
@@ -35,7 +35,6 @@ class Conversation:
     ) -> None:
         connection.setblocking(False)
         self._connection = connection
-        self._areas = areas
         self._requests = requests
         self._kill = kill
         self._channel = Channel(connection, OwnArea(areas[0]), PeerArea(areas[1]))
@@ -69,13 +68,11 @@ class Conversation:
         """Wait for an answer no longer."""
         self._asked.pop(number, None)
 
-    def close(self) -> None:
-        """Give up what the process waits for: it is dead, or is about to be."""
+    def close(self) -> list[mmap]:
+        """Give up what the process waits for: it is dead, or is about to be. Returns what is mapped, for `unmap`."""
         self.outbox.close()
         self._calls.give_all_up()
-        self._connection.close()
-        for descriptor in self._areas:
-            os.close(descriptor)
+        return self._channel.close()
 
     def _take(self, data: bytes) -> None:
         try:
