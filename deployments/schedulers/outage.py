@@ -20,14 +20,20 @@ class Outage:
         self._lives = lives
         self._give_up = give_up
         self._timer: Timer | None = None
+        self._over = False
 
     def look(self) -> None:
         """Take note that an instance has died or come back."""
-        if not self._lives():
+        if not self._over and not self._lives():
             self._timer = self._timer or self._call_later(MAX_OUTAGE_S, self._lasts)
         elif self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def end(self) -> None:
+        """Look no more, as nothing will wait: the instances are about to be closed, and a timer would keep them."""
+        self._over = True
+        self.look()
 
     def _lasts(self) -> None:
         self._timer = None

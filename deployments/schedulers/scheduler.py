@@ -255,6 +255,7 @@ class PoolScheduler:
 
     def _check_drained(self) -> None:
         if not self._queue and not self._pool.running_count and self._drained is not None:
+            self._outage.end()
             drained, self._drained = self._drained, _already_drained
             drained()
 

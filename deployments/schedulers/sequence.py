@@ -446,6 +446,7 @@ class SequenceScheduler:
             if self._timer is not None:  # sequences that go on elsewhere
                 self._timer.cancel()
             self._over = True
+            self._outage.end()
             drained, self._drained = self._drained, None
             drained()
 

@@ -90,12 +90,39 @@ def test_an_instance_that_is_back_runs_what_waits_however_often_it_has_died(make
     assert all(timer.cancelled for timer in bench.clock.timers)
 
 
-def test_a_scheduler_that_has_stopped_looks_no_more() -> None:
-    bench = Bench(DefaultScheduler)
-    bench.pool.die()
+@each
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_a_scheduler_that_has_stopped_waits_for_no_instance(make: Callable[..., PoolScheduler], dies: str) -> None:
+    bench = Bench(make)
+    if dies == "before":
+        bench.pool.die()
     bench.scheduler.drain(lambda: None)
-    bench.clock.advance(MINUTE_MS)
+    bench.clock.run()
+    if dies == "after":
+        bench.pool.die()
     assert all(timer.cancelled for timer in bench.clock.timers)
+
+
+@each
+def test_what_waits_while_a_scheduler_stops_is_unavailable_after_a_minute(make: Callable[..., PoolScheduler]) -> None:
+    bench = Bench(make)
+    drained: list[bool] = []
+    bench.pool.die()
+    bench.send("a")
+    bench.scheduler.drain(lambda: drained.append(True))
+    bench.clock.advance(MINUTE_MS)
+    assert bench.answers.error("a") == f"Unavailable: {LASTS}"
+    assert drained
+    assert all(timer.cancelled for timer in bench.clock.timers)
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
+def test_a_sequence_scheduler_that_has_stopped_waits_for_no_instance(strategy: str) -> None:
+    sequences = Sequences(sequence_config(strategy))
+    sequences.scheduler.drain(lambda: None)
+    sequences.clock.run()
+    sequences.pools[0].died()
+    assert all(timer.cancelled for timer in sequences.clock.timers)
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
