@@ -186,8 +186,7 @@ class SequenceScheduler:
     def abandon(self) -> None:
         """Fail the queued requests as a stopping server does, and those that are to run again."""
         self._over = True
-        for backlog in tuple(self._slots.backlogs()):
-            self._fail(self._slots.drop_backlog(backlog), Unavailable(STOPPING), OTHER)
+        self._give_up_backlogs(STOPPING)
         for slot in self._slots.slots:
             waiting, slot.queue = slot.queue, deque()
             self._fail(waiting, Unavailable(STOPPING), OTHER)
@@ -308,12 +307,16 @@ class SequenceScheduler:
 
     def _give_up_waiting(self) -> bool:
         """Fail what waits for instances that are not back; returns whether more may come."""
-        for backlog in tuple(self._slots.backlogs()):
-            self._fail(self._slots.drop_backlog(backlog), Unavailable(LASTS), OTHER)
+        self._give_up_backlogs(LASTS)
         for slot in self._slots.slots:
             if slot.queue:
                 self._give_up(slot, LASTS)
         return not self._over
+
+    def _give_up_backlogs(self, text: str) -> None:
+        for backlog in tuple(self._slots.backlogs()):
+            if self._slots.waits(backlog):  # a reply to one before it may have cancelled it, or made room for it
+                self._fail(self._slots.drop_backlog(backlog), Unavailable(text), OTHER)
 
     def _give_up(self, slot: Slot, text: str) -> None:
         waiting, slot.queue = slot.queue, deque()
@@ -400,14 +403,12 @@ class SequenceScheduler:
             else:
                 self._use(sequence_id, now_ns)
 
-    def _drop_late(self, now_ns: int) -> int:
-        """Refuse the waiting sequences whose time is over; returns when the next one is late."""
-        next_ns = NEVER_NS
+    def _drop_late(self, now_ns: int) -> None:
+        """Refuse the waiting sequences whose time is over, and note when the next one is late."""
         for backlog in tuple(self._slots.backlogs()):
-            while backlog.deadline_ns <= now_ns:
+            while self._slots.waits(backlog) and backlog.deadline_ns <= now_ns:  # else it got a slot meanwhile
                 self._fail(self._slots.cut(backlog, backlog.first_late), Unavailable(EXPIRED), REJECTED)
-            next_ns = min(next_ns, backlog.deadline_ns)
-        return next_ns
+        self._late_ns = min((backlog.deadline_ns for backlog in self._slots.backlogs()), default=NEVER_NS)
 
     def _wake_at(self, when_ns: int) -> None:
         if when_ns >= self._timer_ns:
@@ -423,7 +424,7 @@ class SequenceScheduler:
         if now_ns - due_ns > _STILL_NS and due_ns > self._patient_until_ns:
             self._patient_until_ns = now_ns + min(self._idle_ns, _PATIENCE_NS)
         if self._late_ns <= now_ns:
-            self._late_ns = self._drop_late(now_ns)
+            self._drop_late(now_ns)
         if now_ns >= self._patient_until_ns:
             self._end_idle(now_ns)
         self._wake_at(self._late_ns)

@@ -241,6 +241,10 @@ class SequenceSlots:
         del self._backlogs[backlog], self._holders[backlog.sequence_id]
         return backlog.queue
 
+    def waits(self, backlog: Backlog) -> bool:
+        """Whether a sequence that waited has neither got a slot since nor been given up."""
+        return backlog in self._backlogs
+
     def backlogs(self) -> Iterator[Backlog]:
         """Yield the waiting sequences, the first in line first."""
         yield from self._backlogs

@@ -24,6 +24,54 @@ def test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout():
     assert sequences.answers["d"] == NO_START.format(2)
 
 
+def when_answered(request, call):
+    """Make a call from the reply to a request, as a client that gives up does."""
+    answer = request.reply
+
+    def reply(request, result):
+        answer(request, result)
+        call()
+
+    request.reply = reply
+
+
+ENDS = {
+    "they are late": lambda sequences: sequences.clock.advance(5),
+    "no instance comes back": lambda sequences: sequences.clock.advance(60_000),
+    "the server stops": lambda sequences: sequences.scheduler.abandon(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_sequences_may_leave_the_backlog_while_others_in_it_are_given_up(end, caplog):
+    sequences = Sequences(sequence_config(idle_us=1_000_000_000))
+    sequences.pools[0].idle.clear()
+    if end == "no instance comes back":
+        sequences.pools[0].died()
+    in_slot = sequences.send("a", 1, ONLY)
+    timeout_us = 5_000 * (end == "they are late")
+    waiting = [sequences.send(name, number, ONLY, timeout_us=timeout_us) for number, name in enumerate("bcd", 2)]
+    when_answered(waiting[0], lambda: [sequences.scheduler.cancel(each) for each in (in_slot, waiting[2])])
+    ENDS[end](sequences)
+    sequences.pools[0].idle.append(object())
+    sequences.pools[0].revived()
+    sequences.clock.run()
+    sequences.finish_all()
+    assert sequences.answers.keys() == set("abcd")
+    assert not caplog.text and not sequences.statistics.counts.pending_count
+
+
+def test_a_sequence_that_comes_while_others_expire_expires_too():
+    sequences = Sequences(sequence_config())
+    sequences.send("a", 1, START)
+    late = sequences.send("b", 2, ONLY, timeout_us=5_000)
+    when_answered(late, lambda: sequences.send("c", 3, ONLY, timeout_us=5_000))
+    sequences.clock.advance(9)
+    assert sequences.answers == {"b": f"Unavailable: {EXPIRED}"}
+    sequences.clock.advance(1)
+    assert sequences.answers == dict.fromkeys("bc", f"Unavailable: {EXPIRED}")
+
+
 @both
 def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     sequences = Sequences(config)
