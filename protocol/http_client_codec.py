@@ -1,6 +1,7 @@
 """The client's side of the HTTP codec, all binary: how a request leaves for a model in another process."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,17 @@ from protocol.json_document import array_member, as_unsigned, member, parameters
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.normalise import Shape, client_shape
 from protocol.output_content import Body, number_bytes, tensor_bytes
-from protocol.request_parameters import CALLERS
+from protocol.request_parameters import BINARY_DATA_OUTPUT, CALLERS, OWN_BINARY_DATA_OUTPUT
 from protocol.signature import Signature
 
 _TEMPLATES_KEPT = 256
 _KNOWN_TYPE = "biuf"
+_NON_FINITE = {
+    "nan": orjson.Fragment(b"NaN"),
+    "inf": orjson.Fragment(b"Infinity"),
+    "-inf": orjson.Fragment(b"-Infinity"),
+}
+"""As the parser reads them; orjson writes null."""
 
 
 class ResponseHeader:
@@ -165,9 +172,9 @@ class HttpClientCodec:
 
 
 def _parameters(request: InferRequest) -> bytes:
-    parameters: dict[str, Parameter] = dict(request.parameters or {})
+    parameters = _own(request.parameters) if request.parameters else {}
     if request.outputs is None:
-        parameters["binary_data_output"] = True
+        parameters[BINARY_DATA_OUTPUT] = True
     if request.sequence_id:
         parameters["sequence_id"] = request.sequence_id
         parameters["sequence_start"] = bool(request.flags & SEQUENCE_START)
@@ -179,3 +186,14 @@ def _parameters(request: InferRequest) -> bytes:
     if request.callers:
         parameters[CALLERS] = "/".join(request.callers)
     return orjson.dumps(parameters)
+
+
+def _own(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Return a model's own parameters as JSON carries them, with those that only gRPC has."""
+    written: dict[str, Any] = dict(parameters)
+    if BINARY_DATA_OUTPUT in written:
+        written[OWN_BINARY_DATA_OUTPUT] = written.pop(BINARY_DATA_OUTPUT)
+    for key, value in written.items():
+        if type(value) is float and not math.isfinite(value):
+            written[key] = _NON_FINITE[repr(value)]
+    return written

@@ -21,6 +21,14 @@ A client that sets it gains nothing: models refuse more than they would.
 """
 
 
+BINARY_DATA_OUTPUT: Final = "binary_data_output"
+OWN_BINARY_DATA_OUTPUT: Final = "eagleray_binary_data_output"
+"""What the model's own `binary_data_output` is called on its way between processes: gRPC gives that name no meaning.
+
+A client that sets it gains nothing: it could ask by gRPC.
+"""
+
+
 class RequestParameters:
     """What a request's parameters say. `custom` is None when there are no keys of the model's own."""
 
@@ -69,7 +77,7 @@ def _read(found: RequestParameters, key: str, value: Any, limits: Limits) -> Non
         found.priority = as_unsigned(value, key)
     elif key == "timeout":
         found.timeout_us = as_unsigned(value, key)
-    elif key == "binary_data_output":
+    elif key == BINARY_DATA_OUTPUT:
         found.binary_data_output = as_boolean(value, key)
     elif key == CALLERS and isinstance(value, str):
         found.callers = tuple(value.split("/", MAX_CALLERS))
@@ -80,7 +88,8 @@ def _read(found: RequestParameters, key: str, value: Any, limits: Limits) -> Non
     else:
         if found.custom is None:
             found.custom = {}
-        found.custom[key] = _custom(key, value)
+        own = BINARY_DATA_OUTPUT if key == OWN_BINARY_DATA_OUTPUT else key
+        found.custom[own] = _custom(key, value)
 
 
 def correlation_id_too_long(limits: Limits) -> InvalidArgument:

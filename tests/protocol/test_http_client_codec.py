@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,34 @@ def test_a_request_arrives_as_it_was() -> None:
         for name, array in request.inputs.items():
             assert got.inputs[name].dtype == array.dtype
             np.testing.assert_array_equal(got.inputs[name], array)
+
+
+@pytest.mark.parametrize("outputs", [None, ("A",)], ids=["all outputs", "one output"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"p": math.inf},
+        {"p": -math.inf, "q": "null"},
+        {"binary_data_output": "x"},
+        {"binary_data_output": False, "p": 1},
+        {"binary_data_output": math.inf},
+    ],
+    ids=repr,
+)
+def test_parameters_that_only_grpc_can_give_arrive_as_they_were(given: Any, outputs: tuple[str, ...] | None) -> None:
+    client, server = HttpClientCodec(SIGNATURE), HttpInferCodec(SIGNATURE, "1")
+    sent = given.copy()
+    length, parts = client.encode_request(InferRequest(inputs(1), 1, ignore, parameters=sent, outputs=outputs))
+    got = server.decode(b"".join(parts), length, ignore)
+    assert (got.parameters, got.outputs) == (given, outputs)
+    assert sent == given
+
+
+def test_a_parameter_that_is_no_number_arrives() -> None:
+    client, server = HttpClientCodec(SIGNATURE), HttpInferCodec(SIGNATURE, "1")
+    length, parts = client.encode_request(InferRequest(inputs(1), 1, ignore, parameters={"p": math.nan}))
+    got = server.decode(b"".join(parts), length, ignore)
+    assert got.parameters is not None and math.isnan(float(got.parameters["p"]))
 
 
 def test_numbers_alone_take_the_prepared_way() -> None:
