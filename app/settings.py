@@ -298,8 +298,9 @@ class Settings(BaseModel):
     )
     max_queue_s: Seconds = Field(
         2.0,
-        description="How long a model's queue may get: as many requests as the model answers in this time, and 256 at "
-        "least; more are refused with 503. 0: any, as in Triton. A model with a default_queue_policy goes by that.",
+        description="How long a model's queue may get: as many requests as the model answers in this time, more where "
+        "its batches are long, and 256 at least; others are refused with 503. 0: any, as in Triton. A model with a "
+        "default_queue_policy goes by that.",
         ge=0,
     )
     replica_num_cpus: float = Field(

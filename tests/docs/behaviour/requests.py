@@ -105,6 +105,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/schedulers/test_queue_bound.py::test_waits_are_bounded_under_overload_and_what_does_not_fit_is_refused_at_once",
         "deployments/schedulers/test_queue_bound.py::test_many_requests_at_once_are_all_taken",
         "deployments/schedulers/test_queue_bound.py::test_a_slow_model_keeps_few_waiting",
+        "deployments/schedulers/test_queue_bound.py::test_a_load_that_fits_is_taken_where_batches_take_seconds",
+        "deployments/schedulers/test_queue_bound.py::test_of_a_model_with_long_batches_no_more_waits_than_it_answers_in_one_and_a_half",
+        "deployments/schedulers/test_queue_bound.py::test_a_model_whose_batches_take_longer_and_longer_does_not_have_the_more_waiting",
+        "deployments/schedulers/test_queue_bound.py::test_a_model_that_comes_to_a_standstill_keeps_few_waiting",
     ),
     "| queue of a model with a `default_queue_policy` |": (
         "deployments/core/test_loader.py::test_queues_are_bounded_unless_the_model_has_a_policy_for_them",
