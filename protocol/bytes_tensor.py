@@ -38,12 +38,15 @@ def decode_bytes(
     offset: int,
     byte_size: int,
     shape: Shape,
-    input_name: str,
+    name: str,
     model_name: str,
     request_id: str = "",
     limits: Limits = DEFAULT_LIMITS,
+    kind: str = "input",
 ) -> Array:
     """Return the `bytes` objects of `buffer[offset : offset + byte_size]` in an object array of that shape.
+
+    Errors speak of the `input` or `output` of that name.
 
     Raises:
         InvalidArgument: the elements do not fill the range exactly or are not as many as the shape says.
@@ -54,7 +57,7 @@ def decode_bytes(
     longest = limits.max_bytes_element_bytes
     elements = _even(buffer, offset, byte_size, count, longest) if count >= _EVEN_FROM_COUNT else None
     if elements is None:
-        where = _Where(input_name, model_name, request_id)
+        where = _Where(kind, name, model_name, request_id)
         elements = _walk(buffer, offset, offset + byte_size, count, where, longest)
         if len(elements) != count:
             raise where.too_few(count, len(elements))
@@ -63,14 +66,15 @@ def decode_bytes(
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The input that is wrong, and Triton's texts for what is."""
+    """The tensor that is wrong, and Triton's texts for what is."""
 
-    input_name: str
+    kind: str
+    name: str
     model_name: str
     request_id: str
 
     def error(self, what: str, more: str) -> InvalidArgument:
-        where = f" for inference input '{self.input_name}' for model '{self.model_name}'"
+        where = f" for inference {self.kind} '{self.name}' for model '{self.model_name}'"
         return InvalidArgument(f"{request_prefix(self.request_id)}{what}{where}{more}")
 
     def too_few(self, count: int, found: int) -> InvalidArgument:
@@ -79,7 +83,7 @@ class _Where:
     def cut(self, length: int, available: int) -> InvalidArgument:
         """Return the error for a last element that is not all there; Triton's backends find it, not its core."""
         return InvalidArgument(
-            f"incomplete string data for inference input '{self.input_name}', expecting string of length {length} "
+            f"incomplete string data for inference {self.kind} '{self.name}', expecting string of length {length} "
             f"but only {available} bytes available"
         )
 

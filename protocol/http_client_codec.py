@@ -14,7 +14,7 @@ from protocol.header_cache import HeaderCache, may_stand_without_id, split_leadi
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, Parameter
 from protocol.input_reader import booleans
 from protocol.json_document import array_member, as_unsigned, member, parameters_of, parse, string_member
-from protocol.limits import DEFAULT_LIMITS, Limits
+from protocol.limits import UNBOUNDED
 from protocol.normalise import Shape, client_shape
 from protocol.output_content import Body, number_bytes, tensor_bytes
 from protocol.request_parameters import BINARY_DATA_OUTPUT, CALLERS, OWN_BINARY_DATA_OUTPUT
@@ -47,16 +47,15 @@ class HttpClientCodec:
     """Encodes requests to, and decodes responses of, one model. Not safe for use by several threads at once.
 
     Args:
-        signature: of the model that is asked; undoes `reshape` and tells BF16 from UINT16.
-        limits: on responses, and of the caches.
+        signature: of the model that is asked, whose responses have no limits; undoes `reshape` and tells BF16 from
+            UINT16.
     """
 
-    def __init__(self, signature: Signature, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, signature: Signature) -> None:
         self._signature = signature
-        self._limits = limits
         self._templates: dict[tuple[Any, ...], tuple[bytes, tuple[np.dtype[Any], ...]]] = {}
         self._cache: HeaderCache[ResponseHeader] = HeaderCache(
-            limits.header_cache_entries, limits.header_cache_key_bytes
+            UNBOUNDED.header_cache_entries, UNBOUNDED.header_cache_key_bytes
         )
         self._known = self._cache.entries
 
@@ -138,7 +137,7 @@ class HttpClientCodec:
             key = split[1]
         header = self._known.get(key)
         if header is None:
-            header = self._read_header(parse(body[:length], self._limits))
+            header = self._read_header(parse(body[:length], UNBOUNDED))
             self._cache.put(key, header)
         else:
             header.used = True
@@ -165,7 +164,7 @@ class HttpClientCodec:
     ) -> Array:
         if datatype.name == "BYTES":
             model = self._signature.model_name
-            return decode_bytes(body, offset, byte_size, shape, name, model, limits=self._limits)
+            return decode_bytes(body, offset, byte_size, shape, name, model, limits=UNBOUNDED, kind="output")
         if datatype.name == "BOOL":
             return booleans(body, offset, shape)
         return np.ndarray(shape, datatype.numpy, body, offset)

@@ -1,5 +1,6 @@
 """What a request may ask for before it is refused; every bound of the codecs in one place."""
 
+import sys
 from dataclasses import dataclass
 from typing import Self
 
@@ -43,3 +44,8 @@ class Limits(ByName):
 
 
 DEFAULT_LIMITS = Limits()
+
+UNBOUNDED = Limits(
+    http_max_input_size_bytes=sys.maxsize, json_max_elements=sys.maxsize, max_bytes_element_bytes=sys.maxsize
+)
+"""For answers of our own models, which no client has sent."""

@@ -9,6 +9,7 @@ from protocol.errors import Internal, ServingError
 from protocol.http_client_codec import HttpClientCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import SEQUENCE_START, InferRequest, InferResponse
+from protocol.limits import DEFAULT_LIMITS
 from protocol.signature import Signature, TensorSpec
 
 
@@ -146,6 +147,20 @@ def test_a_broken_response_is_the_servers_fault(body: bytes, length: int | None)
     with pytest.raises(Internal, match="response of model 'm': "):
         client.decode_response(body, length)
     assert client.decode_response(GOOD + bytes(4), len(GOOD)).outputs["A"].tolist() == [0]
+
+
+def test_a_string_of_a_response_has_no_limit() -> None:
+    client, server = HttpClientCodec(SIGNATURE), HttpInferCodec(SIGNATURE, "1")
+    longest = bytes(DEFAULT_LIMITS.max_bytes_element_bytes + 1)
+    string = np.array([[longest]], object)
+    length, parts = server.encode(InferRequest({}, 1, ignore), InferResponse({"S": string}))
+    assert client.decode_response(b"".join(parts), length).outputs["S"].item() == longest
+
+
+def test_of_a_broken_string_the_output_is_named() -> None:
+    head = b'{"outputs":[{"name":"S","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":4}}]}'
+    with pytest.raises(Internal, match="for inference output 'S'"):
+        HttpClientCodec(SIGNATURE).decode_response(head + b"\xff" * 4, len(head))
 
 
 def test_inputs_without_a_datatype_are_refused() -> None:
