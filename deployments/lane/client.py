@@ -31,7 +31,7 @@ from deployments.lane.frames import (
 )
 from deployments.lane.sink import Sink
 from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records, wall_ahead_ns
-from protocol.errors import QueueFull, ServingError, from_grpc_code
+from protocol.errors import InvalidArgument, QueueFull, ServingError, from_grpc_code
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
@@ -243,6 +243,13 @@ class LaneClient(FrameProtocol):
         """Whether so many more bytes may be under way; a request that is larger than all that may be goes alone."""
         most = MAX_INFLIGHT_BYTES if self.inflight_bytes else _MAX_CALL_BYTES
         return self.inflight_bytes + size <= most
+
+    @staticmethod
+    def why_no_room(size: int) -> ServingError:
+        """Return why a request of so many bytes is not sent: sending it again may help, or never does."""
+        if size > _MAX_CALL_BYTES:
+            return InvalidArgument(f"request of {size} bytes is larger than the {_MAX_CALL_BYTES} that a replica takes")
+        return QueueFull()
 
     def call(self, index: int, call: LaneCall, kind: Kind = Kind.REQUEST, flags: int = 0) -> None:
         """Send a request for the model at `index` of the replica's table; lone ones have another kind, and flags."""

@@ -15,7 +15,7 @@ from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_ma
 from deployments.lane.sink import Sink
 from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
-from protocol.errors import QueueFull, ServingError, Unavailable
+from protocol.errors import ServingError, Unavailable
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
@@ -215,7 +215,7 @@ class LaneTarget:
         if lane is None:
             return self._nowhere()
         if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
-            return QueueFull()
+            return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
         if mark.starts:
             self._end_elsewhere(mark.sequence_id, lane)
@@ -252,7 +252,7 @@ class LaneTarget:
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
         if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
-            return QueueFull()
+            return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
         return None
 

@@ -307,6 +307,24 @@ async def test_a_request_larger_than_what_may_be_under_way_goes_alone() -> None:
             assert type((await lanes.ask(b"123456")).error) is QueueFull
 
 
+@pytest.mark.parametrize("idle_us", [0, 1_000_000], ids=["alone", "of a sequence"])
+@on_loop
+async def test_a_request_larger_than_any_replica_takes_is_wrong(idle_us: int) -> None:
+    body = b'{"parameters":{"sequence_id":7,"sequence_start":true}}'
+    async with Lanes(max_inflight=1) as lanes:
+        target: Any = lanes.fleet.target("echo")
+        target.follow_sequences(idle_us)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "_MAX_CALL_BYTES", len(body))
+            assert (await lanes.ask(body)).responses == [body]
+            lanes.replicas[0].model.hold = True
+            for _ in ("while nothing is under way", "while no other may be"):
+                refused = (await lanes.ask(body + b" ")).error
+                assert type(refused) is InvalidArgument
+                assert refused.message == "request of 55 bytes is larger than the 54 that a replica takes"
+                lanes.send(body)
+
+
 @on_loop
 async def test_a_replica_that_left_the_list_gets_nothing_new_and_finishes_what_it_has() -> None:
     async with Lanes(2) as lanes:

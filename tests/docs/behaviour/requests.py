@@ -100,6 +100,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         LANE + "test_requests_under_way_are_bounded",
         LANE + "test_bytes_under_way_are_bounded",
         LANE + "test_a_request_larger_than_what_may_be_under_way_goes_alone",
+        LANE + "test_a_request_larger_than_any_replica_takes_is_wrong",
     ),
     "| queue of a model, in each of its replicas": (
         "deployments/schedulers/test_queue_bound.py::test_waits_are_bounded_under_overload_and_what_does_not_fit_is_refused_at_once",
