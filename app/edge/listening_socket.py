@@ -11,7 +11,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound.
 
     Raises:
-        OSError: the port is taken, or the address is not one of this machine's.
+        OSError: the port is taken, or the address is not one of this machine's; it names both.
     """
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -20,8 +20,10 @@ def listening_socket(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         _probe_silent_clients(sock)
         sock.bind((host, port))
-    except BaseException:
+    except BaseException as error:
         sock.close()
+        if isinstance(error, OSError):
+            error.filename = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise
     return sock
 

@@ -1,12 +1,15 @@
-"""What Linux does with clients of a listening socket that closes while another listens on the same port."""
+"""What Linux does with clients of a socket that closes while another listens on the same port; what is told of a taken one."""
 
 import os
+import pickle
 import shutil
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from app.edge.listening_socket import listening_socket
 from tests.serving import ROOT
 
 CLIENTS = 32
@@ -48,3 +51,18 @@ def test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on(h
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert (int(done.stdout) == CLIENTS) == (handed_over == "1")
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_a_port_that_is_taken_is_named(host: str, shown: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as taken:
+        try:
+            taken.bind((host, 0))
+        except OSError:
+            pytest.skip("needs IPv6")
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="Address already in use") as caught:
+            listening_socket(host, port)
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):  # Serve brings it from another process
+        assert str(error).endswith(f"Address already in use: '{shown}:{port}'")
