@@ -29,8 +29,9 @@ class QueueBound:
     Where batches are long, that is more than it answers while one and a half of them run, in twice `max_queue_s` at
     most. While none ends for the time of two, and for `max_queue_s`, no more than `ALWAYS_TAKEN` may wait.
 
-    It is asked only while that many and more wait, and measures the model from then on, for a second at least and from
-    one end of a batch to another: of requests that come at once, those of the first second are all taken.
+    It is asked with each request that comes while that many and more wait, and measures the model from then on, for a
+    second at least and from one end of a batch to another: of requests that come at once, those of the first second are
+    all taken.
     """
 
     __slots__ = (
@@ -60,15 +61,16 @@ class QueueBound:
     def is_reached(self, waiting_count: int, now_ns: int) -> bool:
         """Whether no more may wait."""
         if now_ns >= self._look_ns:
-            self._look(now_ns)
+            self._look(waiting_count, now_ns)
         return waiting_count >= self._max_count
 
-    def _look(self, now_ns: int) -> None:
+    def _look(self, waiting_count: int, now_ns: int) -> None:
         """See whether a batch has ended."""
         unasked_ns = now_ns - self._look_ns
         self._look_ns = now_ns + _LOOK_NS
         answered_count = self._statistics.counts.compute_count
-        if unasked_ns > _UNASKED_NS:  # the model may have had nothing to do
+        if unasked_ns > _UNASKED_NS and waiting_count <= ALWAYS_TAKEN:
+            # Fewer waited meanwhile, or none: the model may have had nothing to do.
             self._measured_count, self._last_count = sys.maxsize, 0
             self._mark = None
         elif answered_count != self._answered_count:

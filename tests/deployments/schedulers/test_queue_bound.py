@@ -178,6 +178,13 @@ def test_a_model_that_has_not_answered_anything_keeps_few_waiting_in_the_end() -
     assert bench.waiting_count <= 2 * MAX_QUEUE_S * 200 + ALWAYS_TAKEN + 20
 
 
+def test_requests_that_come_seldom_do_not_fill_the_queue_of_a_model_that_stands_still() -> None:
+    bench = Bench(service_ms=1e9)
+    bench.run(rate=ALWAYS_TAKEN, seconds=1)
+    bench.run(rate=0.4, seconds=250)
+    assert bench.waiting_count <= ALWAYS_TAKEN + 5
+
+
 def test_a_model_that_has_become_slow_keeps_as_many_waiting_as_it_answers_then() -> None:
     bench = Bench(service_ms=200, max_batch_size=512)
     bench.run(rate=2000, seconds=5)
