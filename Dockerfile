@@ -25,6 +25,6 @@ RUN pip install --no-cache-dir --constraint eagleray-src/constraints.txt "./eagl
 RUN eagleray version && python -c "import eagleray; eagleray.build"
 
 ENV RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0 RAY_ROTATION_MAX_BYTES=67108864 RAY_ROTATION_BACKUP_COUNT=3 \
-    MALLOC_ARENA_MAX=2
+    MALLOC_ARENA_MAX=2 ORT_DISABLE_TELEMETRY=1
 EXPOSE 8000 8001 8002
 CMD ["eagleray", "serve", "--help"]

@@ -147,7 +147,7 @@ class LocalServer:
         if self._options.address and APPLICATION in serve.status().applications:
             raise StartFailed(
                 f"Eagleray runs in this cluster already, as the Serve application '{APPLICATION}'; end it where it was "
-                f"started, or by `serve delete {APPLICATION}`, first"
+                "started, or all of Serve by `serve shutdown`, first"
             )
 
     def _close_console(self) -> None:

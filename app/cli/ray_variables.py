@@ -15,6 +15,8 @@ NODE_VARIABLES: Final = {
     # Ray puts what workers write to their standard streams aside only where it is told when; all of its logs go by it.
     "RAY_ROTATION_MAX_BYTES": str(LOG_FILE_BYTES),
     "RAY_ROTATION_BACKUP_COUNT": str(LOG_FILES_KEPT),
+    # ONNX Runtime sends what it is used for to Microsoft, and keeps an identity of the user for it.
+    "ORT_DISABLE_TELEMETRY": "1",
     # Otherwise each of a worker's some forty threads has a heap of its own, and what one has freed no other takes.
     "MALLOC_ARENA_MAX": "2",
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.

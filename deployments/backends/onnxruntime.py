@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.metadata
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,7 @@ class OnnxRuntimeBackend:
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Open the model once per device and return an instance for each spec; `Backend.load`."""
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # which it reads when it is imported
         import onnxruntime
 
         if specs and specs[0].kind == "GPU":

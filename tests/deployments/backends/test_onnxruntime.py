@@ -1,3 +1,6 @@
+import os
+import sys
+
 import numpy as np
 import pytest
 from onnx_models import CPU, DOUBLING, io, load, package_of, request_of, run, write_model
@@ -8,7 +11,9 @@ from deployments.backends.onnxruntime import _told
 from deployments.core import loader
 from protocol.errors import Internal, InvalidArgument, Unsupported
 from repository_loader.package import InstanceSpec
+from tests import serving
 from tests.gpus import on_a_gpu
+from tests.serving import environment
 
 F = np.float32
 
@@ -426,6 +431,25 @@ def test_gpu_that_is_not_there_never_becomes_the_cpu(doubling):
         assert "CUDAExecutionProvider is not available" in error.reason and "eagleray[cuda]" in error.reason
     else:
         assert instance._model._session.session.get_providers()[0] == "CUDAExecutionProvider"
+
+
+LOADS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/deployments/backends")
+from onnx_models import DOUBLING, load
+load(Path(sys.argv[1]), DOUBLING)
+"""
+
+
+def test_a_model_that_is_loaded_reports_nothing_to_anybody(doubling, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    own = environment(HOME=str(home), PYTHONPATH=os.getcwd())
+    own.pop("ORT_DISABLE_TELEMETRY", None)
+    done = serving.run(sys.executable, "-c", LOADS, str(doubling), env=own)
+    assert done.returncode == 0, done.stderr
+    assert not list(home.rglob("*onnxruntime*"))
 
 
 @pytest.mark.gpu

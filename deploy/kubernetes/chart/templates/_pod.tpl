@@ -42,6 +42,9 @@ spec:
         # Ray runs its workers at niceness 15, which is right for batch work and wrong for a server.
         - name: RAY_worker_niceness
           value: "0"
+        # ONNX Runtime sends what it is used for to Microsoft.
+        - name: ORT_DISABLE_TELEMETRY
+          value: "1"
         - name: EAGLERAY_MODEL_CACHE_DIR
           value: /var/cache/eagleray
       envFrom:
