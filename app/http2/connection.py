@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from app.http2 import frames
 from app.http2.frame_budget import FrameBudget
+from app.http2.frame_rest import FrameRest, check_size
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, HEADERS, PADDED, Http2Error
 from app.http2.open_connection import Application, Head, OpenConnection
 from app.http2.peer_settings import apply_settings
@@ -114,8 +115,10 @@ class Http2Connection(OpenConnection):
                 data = self._greet(data)
             elif self._data_left:
                 data = self._continue_data(data)
-            elif self._rest:
-                data = self._rest + data
+            elif self._rest is not None:
+                data = self._rest.add(data)
+                if not data:
+                    return
             self._feed(data)
         except Http2Error as error:
             self.fail(error)
@@ -125,12 +128,13 @@ class Http2Connection(OpenConnection):
             sender.corked = False
             sender.flush()
 
-    def _greet(self, received: Buffer) -> bytes:
-        data = self._rest + received
+    def _greet(self, data: Buffer) -> Buffer:
+        if self._rest is not None:
+            data = self._rest.add(data)
         self._greeted = frames.is_greeting(data)
         if self._greeted:
             return data[len(frames.PREFACE) :]
-        self._rest = data
+        self._rest = FrameRest(data, 0) if data else None
         return b""
 
     # -- frames ----------------------------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ class Http2Connection(OpenConnection):
         left = _TURN_UNITS
         view = memoryview(data)
         max_frame_bytes = self.limits.max_frame_bytes
-        offset, end, received = 0, len(data), 0
+        offset, end, received, awaited_bytes = 0, len(data), 0, 0
         while end - offset >= FRAME_SIZE:
             high, low, kind, flags, stream_id = unpack(data, offset)
             length = high << 16 | low
@@ -177,7 +181,10 @@ class Http2Connection(OpenConnection):
                             received += (run_end - stop) // (FRAME_SIZE + length) * length
                             stop = run_end
             elif stop > end:
-                self._check_size(kind, length)
+                check_size(kind, length, self.limits)
+                if kind == DATA:
+                    self._check_opened(stream_id)
+                awaited_bytes = stop - offset
                 break
             elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
                 block = bytes(data[start:stop])
@@ -198,7 +205,7 @@ class Http2Connection(OpenConnection):
             if left < self.extra_units:
                 self._rest_from(data, offset)
                 break
-        self._note_progress(data, offset, received)
+        self._note_progress(data, offset, received, awaited_bytes)
 
     def _rest_from(self, data: Buffer, offset: int) -> None:
         """Leave what follows for the next turn of the loop, and read nothing until then."""
@@ -224,10 +231,10 @@ class Http2Connection(OpenConnection):
         self._received(b"")
         self._read_on()
 
-    def _note_progress(self, data: Buffer, offset: int, received: int) -> None:
+    def _note_progress(self, data: Buffer, offset: int, received: int, awaited_bytes: int) -> None:
         """Keep what is left, and set the deadline for the rest of it."""
-        self._rest = bytes(data[offset:]) if offset < len(data) else b""
-        if self._rest or self._data_left or self._block is not None:
+        self._rest = FrameRest(memoryview(data)[offset:], awaited_bytes) if offset < len(data) else None
+        if self._rest is not None or self._data_left or self._block is not None:
             if offset or not self._deadline_s:
                 self._deadline_s = self.loop.time() + self.limits.body_timeout_s
         else:
@@ -243,15 +250,6 @@ class Http2Connection(OpenConnection):
             raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
         if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block[0]):
             raise Http2Error(frames.PROTOCOL_ERROR, "header block not continued")
-
-    def _check_size(self, kind: int, length: int) -> None:
-        """Refuse to wait for a frame that could not be taken anyway."""
-        if length <= self.limits.max_header_block_bytes + 6:
-            return
-        if kind in _HEADER_KINDS:
-            raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
-        if kind != DATA:
-            raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
 
     def _begin_data(self, stream_id: int, flags: int, length: int, data: Buffer) -> None:
         self._data_stream_id, self._data_flags, self._data_left = stream_id, flags, length
@@ -276,8 +274,7 @@ class Http2Connection(OpenConnection):
     def _odd_data(self, stream: Stream | None, stream_id: int, flags: int, length: int) -> None:
         """Take DATA that is empty, or belongs to no open stream."""
         if stream is None:
-            if not stream_id & 1 or stream_id > self._last_id:
-                raise Http2Error(frames.PROTOCOL_ERROR, "DATA on an idle stream")
+            self._check_opened(stream_id)
             if stream_id not in self.cut_short:
                 self._count_reset()
                 self.sender.write(frames.rst_stream(stream_id, frames.STREAM_CLOSED))
@@ -290,6 +287,10 @@ class Http2Connection(OpenConnection):
             stream.receive(b"", True)
         else:
             self._count_control()
+
+    def _check_opened(self, stream_id: int) -> None:
+        if not stream_id & 1 or stream_id > self._last_id:
+            raise Http2Error(frames.PROTOCOL_ERROR, "DATA on an idle stream")
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> int:
         """Take any frame but the two common ones; returns the size of DATA."""

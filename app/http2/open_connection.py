@@ -11,6 +11,7 @@ from app.edge.slow_readers import SlowReaders, falls_behind
 from app.edge.unacknowledged import unacknowledged_bytes
 from app.http2 import frames
 from app.http2.decoding_turns import DecodingTurns
+from app.http2.frame_rest import FrameRest
 from app.http2.frames import Http2Error
 from app.http2.header_blocks import HeaderBlocks
 from app.http2.hpack_decoder import HeaderList
@@ -103,7 +104,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._idle_after = 0
         """The last stream, as it was when the connection was found idle."""
-        self._rest = b""
+        self._rest: FrameRest | None = None
         """What has arrived of a frame that must be complete to be taken."""
         self._last_id = -1
         self._accepted_id = 0
@@ -236,7 +237,9 @@ class OpenConnection(asyncio.BufferedProtocol):
 
     def _note_held(self) -> None:
         """Count what has come in part of frames and requests; when all hold too much, the largest are refused."""
-        held_bytes = len(self._rest) + sum([stream.held_bytes for stream in self.incomplete])
+        held_bytes = sum([stream.held_bytes for stream in self.incomplete])
+        if self._rest is not None:
+            held_bytes += len(self._rest)
         bodies = self.application.bodies
         bodies.give_back(self._held_bytes)
         self._held_bytes = 0
@@ -380,7 +383,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         streams = list(self.streams.values())
         self.streams.clear()
         self.incomplete.clear()
-        self._rest = b""
+        self._rest = None
         for stream in streams:
             stream.aborted()
 
