@@ -37,6 +37,10 @@ _JOIN_BYTES: Final = 1 << 17
 # A refused body of up to this size is read all the same, so that the connection can go on.
 _SMALL_BODY_BYTES: Final = 1 << 16
 _SERVERS_FAULT: Final = 500
+# Up to this size, to search the head again is less work than to note what was searched.
+_SHORT_HEAD_BYTES: Final = 1 << 10
+# The end of a head may have begun in so many bytes.
+_UNSEARCHED_BYTES: Final = 3
 # Requests that are begun in one turn of the loop, though they are answered at once; then others get theirs.
 _TURN_REQUESTS: Final = 64
 
@@ -59,6 +63,7 @@ class HttpConnection(TimedConnection):
         "_old",
         "_paused",
         "_read_buffer",
+        "_searched_bytes",
         "_target",
         "_token",
         "receive_began_ns",
@@ -76,6 +81,7 @@ class HttpConnection(TimedConnection):
         self._line_skipped = False
         self._old = False
         self._paused = False
+        self._searched_bytes = 0
         self.waits_since_s = 0.0
         """When the client began to read too slowly."""
         self.receive_began_ns = 0
@@ -160,7 +166,7 @@ class HttpConnection(TimedConnection):
             return
         data = bytes(self._read_buffer[:nbytes])
         if self._busy or self._paused:
-            self._buffer = self._buffer + data if self._buffer else data
+            self._keep(data)
             if len(self._buffer) > self._context.limits.max_header_bytes:
                 self._read_no_further()
             return
@@ -171,7 +177,10 @@ class HttpConnection(TimedConnection):
     def _advance(self, data: bytes) -> None:
         """Work through what has arrived, one request after the other."""
         if self._buffer:
-            data, self._buffer = self._buffer + data, b""
+            if self._searched_bytes:
+                data = self._continue_head(data)
+            else:
+                data, self._buffer = bytes(self._buffer) + data, b""
         left = _TURN_REQUESTS
         try:
             while data:
@@ -211,8 +220,35 @@ class HttpConnection(TimedConnection):
         if not (65 <= data[0] <= 90 or data == b"\r") or b"\n\n" in data:
             raise BadRequest(400, "malformed HTTP request")
         self._buffer = data
+        self._searched_bytes = len(data) - _UNSEARCHED_BYTES if len(data) > _SHORT_HEAD_BYTES else 0
         if not self._deadline_s:
             self._deadline_s = self._context.loop.time() + limits.header_timeout_s
+
+    def _continue_head(self, data: bytes) -> bytes:
+        """Return the head that waits in the buffer and what follows it, once it ends or is refused; nothing before."""
+        at, end = self._searched_bytes, self._keep(data)
+        buffer = self._buffer
+        if (
+            end <= self._context.limits.max_header_bytes
+            and buffer.find(b"\r\n\r\n", at) < 0
+            and buffer.find(b"\n\n", at) < 0
+        ):
+            self._searched_bytes = end - _UNSEARCHED_BYTES
+            return b""
+        self._searched_bytes = 0
+        self._buffer = b""
+        return bytes(buffer)
+
+    def _keep(self, data: bytes) -> int:
+        """Add to the buffer, without a copy of what is there already; returns how much that is."""
+        buffer = self._buffer
+        if not buffer:
+            self._buffer = data
+        else:
+            if not isinstance(buffer, bytearray):
+                buffer = self._buffer = bytearray(buffer)
+            buffer += data
+        return len(self._buffer)
 
     def _begin(self, data: bytes, end: int) -> bytes:
         """Start the request whose head ends at `end`; returns what was not used."""

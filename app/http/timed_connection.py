@@ -44,7 +44,7 @@ class TimedConnection(asyncio.BufferedProtocol):
     def __init__(self, context: HttpContext) -> None:
         self._context = context
         self._transport: asyncio.Transport | None = None
-        self._buffer = b""
+        self._buffer: bytes | bytearray = b""
         self._head: Head | None = None
         self._busy = False
         self._closing = False
