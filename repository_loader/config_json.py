@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.config_text import MAX_CONFIG_BYTES
 from repository_loader.enum_values import unknown_enum_values
 from repository_loader.leniency import normalise_spellings
 
@@ -28,6 +29,8 @@ _STRINGS_STAY = frozenset(
 _TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True) | dict.fromkeys(("false", "f", "no", "n", "0"), False)
 """What protobuf's JSON parser in C++ reads where a text stands for a bool."""
 _MAX_DEPTH = 64
+MAX_ELEMENTS = 1 << 16
+"""A text of few bytes may have many elements, and each that is printed takes a hundred."""
 
 
 class ConfigJsonError(Exception):
@@ -47,15 +50,27 @@ def config_to_dict(config: ModelConfig) -> dict[str, Any]:
     return _as_triton(printed, ModelConfig.DESCRIPTOR)
 
 
+def check_size(document: str) -> None:
+    """Raise ConfigJsonError if a configuration as JSON is longer than its file may be, or has many elements."""
+    # A character takes a byte at least: what has more of them is not encoded to be counted.
+    if len(document) > MAX_CONFIG_BYTES or len(document.encode("utf-8", "surrogatepass")) > MAX_CONFIG_BYTES:
+        raise ConfigJsonError(f"the configuration has more than the allowed {MAX_CONFIG_BYTES} bytes")
+    if sum(map(document.count, ",[{")) > MAX_ELEMENTS:
+        raise ConfigJsonError(f"the configuration has more than the allowed {MAX_ELEMENTS} elements")
+
+
 def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     """Read the JSON form of a configuration, as a load request sends it.
 
     Enum names may be in any case, a bool may be a text, and one value stands for a list of it, as for Triton's JSON
-    parser. Spellings that mean something in a file mean it here, with a warning in the log.
+    parser. Spellings that mean something in a file mean it here, with a warning in the log. The largest take
+    some half a second.
 
     Raises:
-        ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type.
+        ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type, or is too large.
     """
+    if isinstance(document, str):
+        check_size(document)
     try:
         values = json.loads(document) if isinstance(document, str) else document
         json.dumps(values, ensure_ascii=False).encode()  # refuses halves of characters, at which protobuf fails

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
+from repository_loader.config_json import ConfigJsonError, check_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,14 @@ class ExplicitControl:
         """Load a model.
 
         Raises:
-            InvalidArgument: no model can have this name.
+            InvalidArgument: no model can have this name, or its configuration is too large.
         """
         check_model_name(request.name)
+        if request.config is not None:
+            try:
+                check_size(request.config)
+            except ConfigJsonError as error:
+                raise InvalidArgument(f"failed to load '{request.name}', Invalid config override: {error}") from None
         await self._control.load(request)
 
     async def unload(self, name: str, unload_dependents: bool) -> None:

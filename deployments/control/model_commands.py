@@ -62,6 +62,7 @@ class ModelCommands:
         self._table = table
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._files_lock = asyncio.Lock()
+        self._parsing = asyncio.Lock()
         # A model's own code may take minutes to say what it is; the loop's threads are for what takes moments.
         self._readers = ThreadPoolExecutor(MAX_READS, "read-for-command")
         self._kept: set[str] | None = None
@@ -141,7 +142,9 @@ class ModelCommands:
                 raise Internal("Load parameter 'config' must be specified for model file override")
             return None
         try:
-            given = config_from_json(config)
+            # A second of work that holds the interpreter's lock: several at once would leave the loop little of it.
+            async with self._parsing:
+                given = await asyncio.to_thread(config_from_json, config)
         except ConfigJsonError as error:
             # Clients look for Triton's first words, as its example of the model control does.
             raise InvalidArgument(f"failed to load '{name}', Invalid config override: {error}") from None

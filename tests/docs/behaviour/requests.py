@@ -149,6 +149,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| path of a file that is sent with a load |": (
         "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
     ),
+    "| `config` of a load |": (
+        "app/service/test_model_control.py::test_the_configuration_of_a_load_is_no_larger_than_its_file_may_be",
+        "deployments/control/test_given_configurations.py::"
+        "test_the_loop_goes_on_while_a_configuration_is_read_and_a_large_one_is_refused",
+    ),
     "| `config.pbtxt` | 1 MiB |": (
         "repository_loader/test_hostile_files.py::test_the_largest_file_is_read_in_seconds",
     ),
