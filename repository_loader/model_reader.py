@@ -72,6 +72,7 @@ class ModelReader:
         self._complete_python = complete_python
         self._override = override
         self._findings: list[Finding] = []
+        self._warned: set[Finding] = set()
         self._fingerprint = Fingerprint()
         self._config: ModelConfig | None = None
         self._config_path = os.path.join(model_path, CONFIG_FILE)
@@ -176,6 +177,7 @@ class ModelReader:
             return empty_config_text(path)
         text = parse_config_text(data, path)
         self._findings.extend(text.findings)
+        self._warned.update(text.findings)
         if text.config is None:
             error = text.findings[-1]
             raise _Failed(f"failed to read text proto from {path}:{error.line}:{error.column}: {error.message}")
@@ -276,7 +278,8 @@ class ModelReader:
 
     def _warn(self, text: ConfigText, fault: Fault) -> None:
         finding = text.warning(fault)
-        if finding not in self._findings:  # versions repeat what is true for all of them
+        if finding not in self._warned:  # versions repeat what is true for all of them
+            self._warned.add(finding)
             self._findings.append(finding)
 
     def _fail(self, text: ConfigText, faults: Iterable[Fault]) -> None:

@@ -101,6 +101,15 @@ def test_the_largest_file_is_read_in_seconds(unit: str) -> None:
     assert time.process_time() - started_s < 15
 
 
+def test_a_model_with_thousands_of_warnings_is_read_in_seconds(tmp_path: Path) -> None:
+    samples = 'model_warmup { name: "without its input" }\n' * 10_000
+    root = write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'backend: "python" {TENSORS}\n{samples}'})
+    started_s = time.process_time()
+    (model,) = load_repositories([root], LoaderOptions(), None).models.values()
+    assert len(model.findings) >= 10_000
+    assert time.process_time() - started_s < 10
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["config.pbtxt", "1/model.py", "1/model.onnx", "labels.txt"])
 @pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "device"])
