@@ -25,6 +25,8 @@ from protocol.shared_memory import RegionRange
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 _KEY: Final = re.compile(r"/*([^/\0]{1,255})")
 _MAX_REGIONS: Final = 1024
+_MAX_TEXT_BYTES: Final = 1024
+"""Of a region's name, and of its key: each change of the table writes all of them."""
 _LOOK_S: Final = 1.0
 
 Rows = list[list[Any]]
@@ -142,9 +144,12 @@ class Regions:
 
         Raises:
             AlreadyExists: the name is taken.
-            InvalidArgument: the key is reserved or no shared-memory name, or the range is not inside the object.
+            InvalidArgument: the name or the key is too long, the key is reserved or no shared-memory name, or the range
+                is not inside the object.
             Internal: the object cannot be opened (Triton's code for it).
         """
+        _check_length("name", name)
+        _check_length("key", key)
         self._add(Row(name, key, offset, byte_size, secrets.token_hex(8)), self._first_mapped)
 
     async def register_device(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
@@ -152,9 +157,10 @@ class Regions:
 
         Raises:
             AlreadyExists: the name is taken.
-            InvalidArgument: there is no GPU here, or the handle cannot be opened on that one, or has less memory behind
-                it.
+            InvalidArgument: the name is too long, there is no GPU here, or the handle cannot be opened on that one, or
+                has less memory behind it.
         """
+        _check_length("name", name)
         self._follow()
         self._check_free(name, self._rows)
         row = Row(name, handle.hex(), 0, byte_size, secrets.token_hex(8), device_id)
@@ -367,6 +373,11 @@ async def require_gpu(name: str) -> None:
         await asyncio.to_thread(find_gpu)
     except NoGpuError:
         raise gpus_not_supported(name) from None
+
+
+def _check_length(what: str, text: str) -> None:
+    if len(text) > _MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > _MAX_TEXT_BYTES:
+        raise InvalidArgument(f"the {what} of a shared memory region has more than {_MAX_TEXT_BYTES} bytes")
 
 
 def _lost(name: str) -> InvalidArgument:

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import resource
 import secrets
@@ -76,6 +77,18 @@ def test_a_region_up_to_the_end_is_taken(key: str, offset: int, size: int, tmp_p
 def test_keys_that_are_reserved_or_no_names_are_refused(bad: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot register shared memory region 'r' with key"):
         regions_of(tmp_path).register("r", bad, 0, 1)
+
+
+def test_names_and_keys_are_short(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
+    regions.register("ż" * 512, key.rjust(1024, "/"), 0, 1)
+    for name in ("ż" * 512 + "x", "x" * 1025):
+        with pytest.raises(InvalidArgument, match=r"^the name of a shared memory region has more than 1024 bytes$"):
+            regions.register(name, key, 0, 1)
+        with pytest.raises(InvalidArgument, match=r"^the name of a shared memory region has more than 1024 bytes$"):
+            asyncio.run(regions.register_device(name, bytes(64), 0, 1))
+    with pytest.raises(InvalidArgument, match=r"^the key of a shared memory region has more than 1024 bytes$"):
+        regions.register("r", key.rjust(1025, "/"), 0, 1)
 
 
 def test_a_missing_object_and_a_link_are_not_opened(key: str, tmp_path: Path) -> None:
