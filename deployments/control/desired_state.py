@@ -16,6 +16,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
 from deployments.control.postponed import Postponed, joined, parted, reasons_of
+from protocol.short_error import short_text
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, Plan
 from repository_loader.ensemble_graph import step_models
@@ -300,13 +301,12 @@ def with_repositories(
 
 def displaced(desired: DesiredState, changed: DesiredState) -> str:
     """Return why a model that runs has no place in a changed state, "" when all of them have one."""
-    names = sorted(name for name in changed.plan.unplaced if desired.runs(name))
-    return changed.plan.unplaced[names[0]] if names else ""
+    return next((reason for name, reason in sorted(changed.plan.unplaced.items()) if desired.runs(name)), "")
 
 
 def refused(desired: DesiredState, name: str, reason: str) -> DesiredState:
     """Note why a model that does not run could not be loaded."""
-    return replace(desired, gone=_latest_gone({**desired.gone, name: {1: reason}}))
+    return replace(desired, gone=_latest_gone({**desired.gone, name: {1: short_text(reason)}}))
 
 
 def with_dependents(desired: DesiredState, name: str) -> set[str]:
@@ -345,7 +345,7 @@ def reverted(
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
     undone = [group for group in trial.postponed if group.models.keys().isdisjoint(reasons)]
     postponed = joined(desired.postponed, undone, trial.before)
-    gone = {name: dict(why) for name, why in desired.gone.items()}
+    gone = dict(desired.gone)
     for name, before in trial.before.items():
         tried = models.pop(name, None)
         gone.pop(name, None)
@@ -354,8 +354,8 @@ def reverted(
             models[name], origins[name] = was, before.origin
         else:
             origins.pop(name, None)
-            versions = [] if tried is None else [package.version for package in tried.packages]
-            gone[name] = {version: UNLOADED for version in versions} | dict(reasons.get(name, {}))
+            why = {package.version: UNLOADED for package in (() if tried is None else tried.packages)}
+            gone[name] = {each: short_text(text) for each, text in (why | dict(reasons.get(name, {}))).items()}
     for name, before in trial.renamed.items():
         gone.pop(name, None)
         if before.model is not None and before.origin is not None:
@@ -366,7 +366,7 @@ def reverted(
     desired = replace(desired, plan=with_former(desired.plan, trial.before), gone=_latest_gone(gone))
     waits = {name: reason for name, reason in desired.plan.unplaced.items() if name not in trial.before}
     desired = replace(desired, plan=_tidy(options, desired, snapshot, waits))  # what ran comes before what waits
-    return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
+    return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, short_text(error))
 
 
 def _still_postponed(desired: DesiredState, snapshot: Snapshot) -> tuple[tuple[Postponed, ...], tuple[Postponed, ...]]:

@@ -217,3 +217,18 @@ def test_models_that_could_not_be_loaded_are_not_remembered_without_end(tmp_path
     state = replace(state, gone={f"m{number}": {1: "no"} for number in range(MAX_GONE)})
     state = refused(state, "last", "no")
     assert len(state.gone) == MAX_GONE and "last" in state.gone and "m0" not in state.gone and "m1" in state.gone
+
+
+def test_a_long_reason_is_kept_in_short(tmp_path: Path) -> None:
+    write(tmp_path, "m", "")
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    reason = f"unexpected input '{'x' * 5_000_000}' for model 'm'"
+    tried = loaded(
+        options, before, read_models(options, before, "m", None), {"m": Origin()}, "command", "m", [("m", 1)]
+    )
+    undone = reverted(options, tried, tried.trials[0], {"m": {1: reason}}, f"load failed for model 'm': {reason}")
+    kept = (refused(before, "n", reason).gone["n"][1], undone.gone["m"][1], undone.outcomes["command"])
+    for text in kept:
+        assert text is not None and len(text) <= 960
+        assert "unexpected input 'xx" in text and text.endswith("xx' for model 'm'")

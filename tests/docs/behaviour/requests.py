@@ -146,6 +146,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| regions of shared memory that are registered on a node": (
         "deployments/replica/test_shared_memory.py::test_regions_that_nobody_unregisters_leave_descriptors_for_all_else",
     ),
+    "| reason that is kept of why a model": (
+        "deployments/control/test_desired_state.py::test_a_long_reason_is_kept_in_short",
+    ),
     "| name of such a region; its key |": ("deployments/replica/test_shared_memory.py::test_names_and_keys_are_short",),
     "| path of a file that is sent with a load |": (
         "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
