@@ -4,13 +4,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.backends.row_batch import to_client_shape
 from deployments.backends.testing.expectations import expect, number
 from deployments.core.clock import Clock
-from protocol.infer import InferRequest, InferResponse, Parameter
+from protocol.infer import Array, InferRequest, InferResponse, Parameter
 from protocol.normalise import dims_text
 from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -19,7 +20,7 @@ _PARAMETERS: Final[dict[str, Parameter]] = {"param0": "an example string paramet
 
 
 class IdentityBackend:
-    """Answers every request with its own inputs.
+    """Answers every request with its own inputs, and with zeros for an optional one that it leaves out.
 
     `execute_delay_ms` is how long a batch takes, times the instance's place times `instance_wise_delay_multiplier`
     where that is set; `creation_delay_sec` is how long loading takes.
@@ -62,13 +63,22 @@ class IdentityInstance:
         """Hold nothing."""
 
     def _response(self, request: InferRequest) -> InferResponse:
-        signature = self._signature
+        signature, inputs = self._signature, request.inputs
         outputs = {
-            output: to_client_shape(request.inputs[name], signature.outputs[output], signature)
+            output: to_client_shape(
+                inputs[name] if name in inputs else self._zeros(output, request), signature.outputs[output], signature
+            )
             for output, name in self._inputs.items()
-            if name in request.inputs and (request.outputs is None or output in request.outputs)
+            if request.outputs is None or output in request.outputs
         }
         return InferResponse(outputs, dict(_PARAMETERS))
+
+    def _zeros(self, output: str, request: InferRequest) -> Array:
+        """Return what stands for an optional input that was left out: a tensor of zeros, 1 for each variable size."""
+        spec = self._signature.outputs[output]
+        dims = [1 if dim == -1 else dim for dim in spec.model_dims]
+        shape = [request.rows, *dims] if self._signature.max_batch_size > 0 else dims
+        return np.full(shape, b"" if spec.datatype.name == "BYTES" else 0, spec.datatype.numpy)
 
 
 def _check(config: ModelConfig) -> None:

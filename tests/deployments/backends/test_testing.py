@@ -45,6 +45,26 @@ def test_identity_answers_with_its_inputs_and_three_parameters():
     assert response.parameters == {"param0": "an example string parameter", "param1": 42, "param2": False}
 
 
+OPTIONAL = {
+    "variable": ("dims: [-1, 3]", 0, (1, 3)),
+    "batched": ("dims: -1", 4, (2, 1)),
+    "reshaped": ("dims: 1 reshape { }", 4, (2, 1)),
+}
+
+
+@pytest.mark.parametrize(("dims", "max_batch_size", "shape"), OPTIONAL.values(), ids=OPTIONAL)
+@pytest.mark.parametrize(("datatype", "zero"), [("TYPE_STRING", b""), ("TYPE_INT8", 0), ("TYPE_BF16", 0)])
+def test_identity_answers_zeros_for_an_optional_input_that_is_left_out(dims, max_batch_size, shape, datatype, zero):
+    pair = [f'name: "{name}1" data_type: {datatype} {dims}' for name in ("INPUT", "OUTPUT")]
+    text = f"{IDENTITY} max_batch_size: {max_batch_size} input {{ {pair[0]} optional: true }} output {{ {pair[1]} }}"
+    (instance,) = load(IdentityBackend, text)
+    request = InferRequest({"INPUT0": np.ones((2, 1), np.float32)}, 2, lambda *_: None)
+    instance.execute(batch := Batch([request], 2))
+    array = batch.results[0].outputs["OUTPUT1"]
+    assert array.shape == shape and array.ravel().tolist() == [zero] * array.size
+    assert (array.dtype == np.object_) == (datatype == "TYPE_STRING")
+
+
 def test_identity_delays_each_instance_by_its_place(monkeypatch):
     slept = []
     monkeypatch.setattr("deployments.backends.testing.identity.time.sleep", slept.append)
