@@ -1,6 +1,6 @@
 """The rules for the inputs and outputs of one configuration, with Triton's texts.
 
-Source: core's ValidateIOShape, ValidateModelInput and ValidateModelOutput.
+Source: core's ValidateIOShape, ValidateModelInput and ValidateModelOutput; the PyTorch backend's ValidateOutputs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,17 @@ from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.findings import Fault
 from repository_loader.model_files import leaves_folder
 
+_PYTORCH = "pytorch"
 _TENSORRT = "tensorrt_plan"
 
 
 def check_tensors(config: ModelConfig) -> Iterator[Fault]:
-    """Yield the faults of every input and output; only a Python model may have none."""
-    if not config.input and not config.output and traits_of(config).name != PYTHON:
+    """Yield the faults of every input and output; a Python model may have none, a PyTorch model has an output."""
+    backend = traits_of(config).name
+    if not config.input and not config.output and backend != PYTHON:
         yield Fault("", f"model configuration must specify 'input' and 'output' for {config.name}")
+    elif not config.output and backend == _PYTORCH:
+        yield Fault("output", "model configuration must contain at least one output, none were specified.")
     for kind, tensors in (("input", config.input), ("output", config.output)):
         seen: set[str] = set()
         for index, tensor in enumerate(tensors):

@@ -269,6 +269,11 @@ RULES = {
         "histogram options must specify 'buckets' that are numbers",
     ),
     "no tensors": ('backend: "onnxruntime"', "", "model configuration must specify 'input' and 'output' for m"),
+    "no output": (
+        'backend: "pytorch" input { name: "X" data_type: TYPE_FP32 dims: 1 }',
+        "output",
+        "model configuration must contain at least one output, none were specified.",
+    ),
     "file elsewhere": (
         f'{PYTHON} default_model_filename: "../model.py"',
         "default_model_filename",
