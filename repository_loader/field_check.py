@@ -6,7 +6,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.backend_traits import traits_of
-from repository_loader.field_rules import ENSEMBLE, FIELDS, FieldRule, Verdict
+from repository_loader.field_rules import ENSEMBLE, FIELDS, FIRST_RESPONSE_FAMILY, FieldRule, Verdict
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
 
@@ -23,6 +23,13 @@ def ignored_fields(config: ModelConfig) -> Iterator[Fault]:
         if not sample.batch_size:
             path = f"model_warmup[{index}]"
             yield Fault(path, f"'{path}' of model '{config.name}' has no effect: it has no batch_size")
+    for index, control in enumerate(config.model_metrics.metric_control):
+        family = control.metric_identifier.family
+        if family not in ("", FIRST_RESPONSE_FAMILY):
+            yield Fault(
+                f"model_metrics.metric_control[{index}].metric_identifier.family",
+                f"Metric family '{family}' in 'metric_identifier' is not a customizable metric in Triton core.",
+            )
 
 
 def refused_fields(config: ModelConfig) -> Iterator[Fault]:

@@ -17,6 +17,8 @@ Verdict = Literal["yes", "warning", "refused"]
 ENSEMBLE = "ensemble"
 COLUMNS = ("onnxruntime", "pytorch", "tensorrt", "python", ENSEMBLE)
 """Backends that Eagleray has, and ensembles."""
+FIRST_RESPONSE_FAMILY = "nv_inference_first_response_histogram_ms"
+"""The only family that `model_metrics` can customise."""
 
 _ALL = frozenset(COLUMNS)
 _BACKENDS = _ALL - {ENSEMBLE}
@@ -276,7 +278,7 @@ _ROWS = (
         "`checksum` is verified before the model is loaded, `version_policy` read as the field; a warning names others",
     ),
     FieldRule("response_cache.enable", "responses are kept, where the server has a cache (`--cache-config`)"),
-    FieldRule("model_metrics", "the buckets of `nv_inference_first_response_histogram_ms`; other families have none"),
+    FieldRule("model_metrics", f"the buckets of `{FIRST_RESPONSE_FAMILY}`; a warning names other families"),
 )
 
 FIELDS: dict[str, FieldRule] = {rule.path: rule for rule in _ROWS}

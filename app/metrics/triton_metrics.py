@@ -19,8 +19,9 @@ from deployments.core.counts import (
     SummaryCounts,
     by_version,
 )
-from deployments.core.latency_recorder import FIRST_RESPONSE_FAMILY, quantile_ns
+from deployments.core.latency_recorder import quantile_ns
 from deployments.core.metrics_options import MetricsOptions
+from repository_loader.field_rules import FIRST_RESPONSE_FAMILY
 
 _Versions = list[tuple[str, ModelCounts]]
 

@@ -21,8 +21,8 @@ from deployments.core.counts import (
     SummaryCounts,
 )
 from deployments.core.metrics_options import MetricsOptions
+from repository_loader.field_rules import FIRST_RESPONSE_FAMILY
 
-FIRST_RESPONSE_FAMILY: Final = "nv_inference_first_response_histogram_ms"
 FIRST_RESPONSE_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 _LONGEST_MS: Final = 1e12
 REQUEST, QUEUE, INPUT, INFER, OUTPUT, CACHE_HIT, CACHE_MISS = range(len(LATENCIES))

@@ -227,6 +227,22 @@ def test_profiles_beyond_the_first_are_warned_of() -> None:
     assert fault.message.endswith("has no effect: instances use the first profile only")
 
 
+def test_metrics_that_cannot_be_customised_are_warned_of() -> None:
+    families = ("nv_inference_request_duration_us", "nv_inference_first_response_histogram_ms", "f")
+    controls = " ".join(
+        f'metric_control {{ metric_identifier {{ family: "{family}" }} histogram_options {{ buckets: 1 }} }}'
+        for family in families
+    )
+    faults = list(ignored_fields(config("python", f"model_metrics {{ {controls} }}")))
+    assert [fault.field for fault in faults] == [
+        f"model_metrics.metric_control[{index}].metric_identifier.family" for index in (0, 2)
+    ]
+    assert [fault.message for fault in faults] == [
+        f"Metric family '{family}' in 'metric_identifier' is not a customizable metric in Triton core."
+        for family in (families[0], families[2])
+    ]
+
+
 def test_every_field_of_the_message_has_a_row() -> None:
     assert [path for path in _paths(ModelConfig.DESCRIPTOR, "") if path not in FIELDS] == []
 
