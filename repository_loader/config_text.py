@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.enum_values import unknown_enum_value, unknown_enum_values
+from repository_loader.enum_values import quoted_enum_value, unknown_enum_value, unknown_enum_values
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.leniency import AliasError, apply_aliases, lift_aliases, normalise_spellings
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_CONFIG_BYTES = 1 << 20
-_UNKNOWN_VALUE = re.compile(r'Enum type "[^"]*" has no value named ([^"\s]+)\.')
+_UNKNOWN_VALUE = re.compile(r'Enum type "[^"]*" has no value named (.+)\.')
 _STRING_OR_COMMENT = re.compile(rb"""(["'])(?:(?!\1)[^\\\n]|\\.)*\1?|\#[^\n]*""")
 _LAST_FIELD = re.compile(r"(\w+)\s*:\s*(?:\[[^\]]*)?$")
 
@@ -106,6 +106,8 @@ def _place(error: text_format.ParseError, text: str) -> tuple[str, int, int]:
     for quoted in {lines[line - 1], lines[line - 1].strip()} if line <= len(lines) else ():
         message = message.removeprefix(f"'{quoted}': ")
     unknown = _UNKNOWN_VALUE.fullmatch(message)
+    if unknown and unknown[1][0] in "\"'":
+        return quoted_enum_value(unknown[1]), line, column
     field = _LAST_FIELD.search("\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])) if unknown else None
     if unknown and field:
         message = unknown_enum_value(unknown[1], field[1])

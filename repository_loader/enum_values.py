@@ -23,6 +23,11 @@ def unknown_enum_value(value: str, field: str) -> str:
     return f'Unknown enumeration value of "{value}" for field "{field}".'
 
 
+def quoted_enum_value(value: str) -> str:
+    """Return what that parser says of a text in the place of an enumeration's value, and what to do."""
+    return f"Expected integer or identifier, got: {value}; it stands without quotes"
+
+
 def _items(field: Any, value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not field.is_repeated:
         yield path, value

@@ -9,6 +9,16 @@ REFUSED = {
         "2:14",
         'Unknown enumeration value of "TYPE_X" for field "data_type".',
     ),
+    "quoted enum value": (
+        'input {\n  data_type: "TYPE_FP32"\n}',
+        "2:14",
+        'Expected integer or identifier, got: "TYPE_FP32"; it stands without quotes',
+    ),
+    "enum value in single quotes": (
+        "instance_group [ { kind: 'KIND CPU' } ]",
+        "1:26",
+        "Expected integer or identifier, got: 'KIND CPU'; it stands without quotes",
+    ),
     "unknown enum values in a list": (
         "model_warmup { name: 'a' }\ninstance_group [ { kind: KIND_CPU }, { kind: KIND_NONE } ]",
         "2:46",
