@@ -14,6 +14,7 @@ from repository_loader.model_files import is_ensemble
 from repository_loader.onnx_graph import OnnxGraph
 from repository_loader.onnx_signature import check_signature
 from repository_loader.parameters import unreadable_parameters
+from repository_loader.testing_expectations import check_expectations
 
 _ACCELERATORS = {"gpu": ("tensorrt", "cuda", "gpu_io"), "cpu": ("openvino",)}
 
@@ -29,6 +30,7 @@ def check_loadable(config: ModelConfig, settings: Mapping[str, str]) -> Iterator
         return
     yield from refused_fields(config)
     yield from unreadable_parameters(config, settings)
+    yield from check_expectations(config)
     if not is_ensemble(config):
         yield from _check_kinds(config)
         yield from _check_accelerators(config)

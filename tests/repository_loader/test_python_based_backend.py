@@ -11,9 +11,9 @@ from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from tests.repository_loader.repositories import PYTHON_MODEL, TENSORS, write
 
 
-def load_one(root: Path, config: str, **files: str) -> RepositoryModel:
+def load_one(root: Path, config: str, tensors: str = TENSORS, **files: str) -> RepositoryModel:
     """Read a model `m` of version 1, with `backends/` beside its repository."""
-    write(root, {"models/m/config.pbtxt": f"{config} {TENSORS}", "models/m/1": None} | files)
+    write(root, {"models/m/config.pbtxt": f"{config} {tensors}", "models/m/1": None} | files)
     options = LoaderOptions(backend_directory=str(root / "backends"))
     (model,) = load_repositories([str(root / "models")], options, None).models.values()
     return model
@@ -63,7 +63,8 @@ def test_a_model_may_bring_its_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runtime", ["model.py", ""])
 def test_a_backend_of_eaglerays_own_comes_first_unless_runtime_says_otherwise(tmp_path: Path, runtime: str) -> None:
     config = f'backend: "identity" runtime: "{runtime}"'
-    model = load_one(tmp_path, config, **{"backends/identity/model.py": PYTHON_MODEL})
+    tensors = TENSORS.replace('"X"', '"INPUT0"').replace('"Y"', '"OUTPUT0"')
+    model = load_one(tmp_path, config, tensors, **{"backends/identity/model.py": PYTHON_MODEL})
     assert model.packages[0].config.runtime == runtime
 
 

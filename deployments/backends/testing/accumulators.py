@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from deployments.backends.backend import Batch, ModelInstance
-from deployments.backends.testing.expectations import expect, number
+from deployments.backends.testing.number import number
 from deployments.core.clock import Clock
 from protocol.errors import ServingError, Unsupported
 from protocol.infer import InferRequest, InferResponse
@@ -20,19 +18,13 @@ SequenceKey = int | str
 class SequenceBackend:
     """One accumulator for each row of a batch; START sets it. `execute_delay_ms` is how long a batch takes."""
 
-    controls: ClassVar[tuple[str, ...]] = ("START", "READY")
-    told: ClassVar[str] = "'START' and 'READY' must be configured as the control inputs"
-
     def __init__(self, clock: Clock | None = None) -> None:
         del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Check the tensors and return an instance for each spec; `Backend.load`."""
-        config = package.config
-        names = sorted(entry.name for entry in config.sequence_batching.control_input)
-        expect(names == sorted(self.controls), self.told)
-        _check_tensors(config)
-        return [self.instance(spec.name, number(config, "execute_delay_ms") / 1000) for spec in specs]
+        """Return an instance for each spec; `Backend.load`."""
+        delay_s = number(package.config, "execute_delay_ms") / 1000
+        return [self.instance(spec.name, delay_s) for spec in specs]
 
     def instance(self, name: str, delay_s: float) -> ModelInstance:
         """Return an instance."""
@@ -87,19 +79,6 @@ class SequenceInstance:
 class DynaSequenceBackend(SequenceBackend):
     """One accumulator for each correlation id, which END adds too."""
 
-    controls = ("CORRID", "END", "READY", "START")
-    told = "'START', 'END, 'READY' and 'CORRID' must be configured as the control inputs"
-
-    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Check the type of CORRID too; `Backend.load`."""
-        for entry in package.config.sequence_batching.control_input:
-            types = {control.data_type for control in entry.control} if entry.name == "CORRID" else set()
-            expect(
-                types <= {DataType.TYPE_UINT64, DataType.TYPE_STRING},
-                "model CORRID control input must have TYPE_UINT64 or TYPE_STRING data-type",
-            )
-        return super().load(package, specs)
-
     def instance(self, name: str, delay_s: float) -> ModelInstance:
         """Return an instance."""
         return DynaSequenceInstance(name, delay_s)
@@ -128,16 +107,3 @@ _TWICE = "Execute() called with batch containing multiple inferences requests fo
 def _flag(request: InferRequest, name: str) -> bool:
     array = request.inputs.get(name)
     return array is not None and bool(array.flat[0])
-
-
-def _check_tensors(config: ModelConfig) -> None:
-    taken, given = config.input, config.output
-    expect(len(taken) == 1, "model must have input 'INPUT' with vector shape, any length")
-    expect(len(taken[0].dims) == 1, "model must have one input 'INPUT' with vector shape, any length")
-    expect(taken[0].data_type == DataType.TYPE_INT32, "model input must have TYPE_INT32 data-type")
-    expect(taken[0].name == "INPUT", "model input must be named 'INPUT'")
-    expect(len(given) == 1, "model must have one output 'OUTPUT' with vector shape, any length")
-    same = list(given[0].dims) == list(taken[0].dims)
-    expect(same, "model must have output 'OUTPUT' with shape matching 'INPUT'")
-    expect(given[0].data_type == DataType.TYPE_INT32, "model output must have TYPE_INT32 data-type")
-    expect(given[0].name == "OUTPUT", "model output must be named 'OUTPUT'")

@@ -2,17 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.backends.row_batch import to_client_shape
-from deployments.backends.testing.expectations import expect, number
+from deployments.backends.testing.number import number
 from deployments.core.clock import Clock
 from protocol.infer import Array, InferRequest, InferResponse, Parameter
-from protocol.normalise import dims_text
 from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -30,9 +28,8 @@ class IdentityBackend:
         del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Check that each output has its input, and return an instance for each spec; `Backend.load`."""
+        """Return an instance for each spec; `Backend.load`."""
         config = package.config
-        _check(config)
         delay_ms = number(config, "execute_delay_ms")
         multiplier = number(config, "instance_wise_delay_multiplier")
         time.sleep(number(config, "creation_delay_sec"))
@@ -79,22 +76,3 @@ class IdentityInstance:
         dims = [1 if dim == -1 else dim for dim in spec.model_dims]
         shape = [request.rows, *dims] if self._signature.max_batch_size > 0 else dims
         return np.full(shape, b"" if spec.datatype.name == "BYTES" else 0, spec.datatype.numpy)
-
-
-def _check(config: ModelConfig) -> None:
-    expect(len(config.input) == len(config.output), "model configuration must have equal input/output pairs")
-    inputs: dict[str, Any] = {}
-    for tensor in config.input:
-        expect(
-            tensor.name.startswith("INPUT"), f"expected input name to follow INPUT<index> pattern, got '{tensor.name}'"
-        )
-        inputs[tensor.name.removeprefix("INPUT")] = tensor
-    for tensor in config.output:
-        name = tensor.name
-        expect(name.startswith("OUTPUT"), f"expected output name to follow OUTPUT<index> pattern, got '{name}'")
-        expect(name.removeprefix("OUTPUT") in inputs, "expected input and output indices to match")
-        source = inputs[name.removeprefix("OUTPUT")]
-        types = [DataType.Name(each.data_type) for each in (source, tensor)]
-        expect(types[0] == types[1], f"expected input and output datatype to match, got {types[0]} and {types[1]}")
-        shapes = [dims_text(each.reshape.shape if each.HasField("reshape") else each.dims) for each in (source, tensor)]
-        expect(shapes[0] == shapes[1], f"expected input and output shape to match, got {shapes[0]} and {shapes[1]}")

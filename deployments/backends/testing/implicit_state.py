@@ -6,13 +6,11 @@ from typing import Final
 import numpy as np
 
 from deployments.backends.backend import Batch, ModelInstance
-from deployments.backends.testing.expectations import expect
 from deployments.core.clock import Clock
 from protocol.errors import InvalidArgument, ServingError, Unsupported
 from protocol.infer import InferRequest, InferResponse
 from repository_loader.package import InstanceSpec, ModelPackage
 
-_CONTROLS = ["END", "READY", "START"]
 NON_EXISTENT: Final = 0
 NO_UPDATE: Final = 1
 SAME_BUFFER: Final = 2
@@ -26,13 +24,9 @@ class ImplicitStateBackend:
         del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Check the controls and return an instance for each spec; `Backend.load`."""
-        sequence = package.config.sequence_batching
-        expect(
-            sorted(entry.name for entry in sequence.control_input) == _CONTROLS,
-            "'START', 'END, and 'READY' must be configured as the control inputs",
-        )
-        return [ImplicitStateInstance(spec.name, package.name, bool(sequence.state)) for spec in specs]
+        """Return an instance for each spec; `Backend.load`."""
+        has_states = bool(package.config.sequence_batching.state)
+        return [ImplicitStateInstance(spec.name, package.name, has_states) for spec in specs]
 
 
 class ImplicitStateInstance:

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from deployments.backends.backend import Batch, ModelInstance
-from deployments.backends.testing.expectations import expect, expect_tensors
 from deployments.core.clock import Clock
 from deployments.core.traced_request import begin_streams
 from protocol.errors import Internal, ServingError
@@ -28,12 +27,8 @@ class IterativeSequenceBackend:
         self._clock = clock
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Check the tensors and return an instance for each spec; `Backend.load`."""
-        config = package.config
-        expect(config.model_transaction_policy.decoupled, "iterative_sequence backend only supports decoupled models")
-        expect_tensors("input", config.input, (("INPUT", "INT32"),))
-        expect_tensors("output", config.output, (("OUTPUT", "INT32"),))
-        iterative = config.sequence_batching.iterative_sequence
+        """Return an instance for each spec; `Backend.load`."""
+        iterative = package.config.sequence_batching.iterative_sequence
         assert self._clock is not None
         return [IterativeSequenceInstance(spec.name, self._clock, iterative) for spec in specs]
 

@@ -5,16 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from deployments.backends.backend import ModelInstance
-from deployments.backends.testing.expectations import expect, expect_scalar, expect_tensors
 from deployments.backends.testing.timed_responses import Step, TimedInstance
 from deployments.core.clock import Clock
 from protocol.errors import InvalidArgument
 from protocol.infer import InferRequest
 from protocol.normalise import dims_text
 from repository_loader.package import InstanceSpec, ModelPackage
-
-_INPUTS = (("IN", "INT32"), ("DELAY", "UINT32"), ("WAIT", "UINT32"))
-_OUTPUTS = (("OUT", "INT32"), ("IDX", "UINT32"))
 
 
 class RepeatBackend:
@@ -24,21 +20,9 @@ class RepeatBackend:
         self._clock = clock
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Check the tensors and return an instance for each spec; `Backend.load`."""
-        config = package.config
-        expect(config.max_batch_size == 0, "repeat backend only supports models with max_batch_size == 0")
-        expect_tensors("input", config.input, _INPUTS)
-        expect_tensors("output", config.output, _OUTPUTS)
-        taken, delay, wait = config.input
-        expect(len(taken.dims) == 1, f"expected IN shape to have one dimension, got {dims_text(taken.dims)}")
-        expect(
-            list(taken.dims) == list(delay.dims),
-            f"expected IN and DELAY shape to match, got {dims_text(taken.dims)} and {dims_text(delay.dims)}",
-        )
-        for tensor in (wait, *config.output):
-            expect_scalar(tensor)
+        """Return an instance for each spec; `Backend.load`."""
         assert self._clock is not None
-        decoupled = config.model_transaction_policy.decoupled
+        decoupled = package.config.model_transaction_policy.decoupled
         return [RepeatInstance(spec.name, self._clock, decoupled) for spec in specs]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.backend import Batch
 from deployments.backends.testing.accumulators import DynaSequenceBackend
 from deployments.backends.testing.identity import IdentityBackend
 from deployments.backends.testing.repeat import RepeatBackend
@@ -74,38 +74,6 @@ def test_identity_delays_each_instance_by_its_place(monkeypatch):
     for instance in instances:
         instance.execute(Batch([], 0))
     assert slept[1:] == [0.1, 0.2, 0.4]
-
-
-BAD = {
-    "pairs": (
-        IdentityBackend,
-        'input { name: "INPUT0" data_type: TYPE_FP32 dims: 1 } input { name: "INPUT1" data_type: TYPE_FP32 dims: 1 }',
-        "model configuration must have equal input/output pairs",
-    ),
-    "name": (IdentityBackend, "", "expected input name to follow INPUT<index> pattern, got 'X'"),
-    "datatype": (
-        IdentityBackend,
-        IDENTITY.replace("FP32", "INT8", 1),
-        "expected input and output datatype to match, got TYPE_INT8 and TYPE_FP32",
-    ),
-    "shape": (
-        IdentityBackend,
-        IDENTITY.replace("-1", "4", 1),
-        "expected input and output shape to match, got [4] and [-1]",
-    ),
-    "batching": (RepeatBackend, "max_batch_size: 2", "repeat backend only supports models with max_batch_size == 0"),
-    "inputs": (RepeatBackend, STREAMING, "expected 3 inputs, got 1"),
-    "input": (SquareBackend, SQUARE.replace("IN", "INN", 1), "expected input tensor name to be IN, got INN"),
-    "type": (SquareBackend, SQUARE.replace("INT32", "INT8", 1), "expected IN datatype to be INT32, got TYPE_INT8"),
-    "dims": (SquareBackend, SQUARE.replace("dims: 1", "dims: 2", 1), "expected IN shape to be [1], got [2]"),
-}
-
-
-@pytest.mark.parametrize(("backend", "text", "reason"), BAD.values(), ids=BAD)
-def test_a_wrong_configuration_is_refused_with_tritons_text(backend, text, reason):
-    with pytest.raises(ModelLoadError) as refused:
-        load(backend, text, clock=FakeClock())
-    assert refused.value.reason == reason
 
 
 class Streams:

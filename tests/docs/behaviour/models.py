@@ -334,7 +334,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "The backends of Triton's own tests are built in": (
         TESTING + "test_identity_answers_with_its_inputs_and_three_parameters",
-        TESTING + "test_a_wrong_configuration_is_refused_with_tritons_text",
+        TESTING + "test_identity_answers_zeros_for_an_optional_input_that_is_left_out",
+        "repository_loader/test_testing_expectations.py::test_refuses_with_tritons_text",
         TESTING + "test_repeat_sends_each_element_after_its_delay",
         TESTING + "test_square_sends_its_number_that_often_then_fails_then_sends_nothing",
         "e2e/shared/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
