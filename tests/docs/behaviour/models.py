@@ -326,6 +326,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`eagleray validate` refuses what loading would refuse": (
         "repository_loader/test_loadability.py::test_what_loading_would_refuse_is_refused_with_its_place",
     ),
+    "Which inputs a PyTorch model takes": (
+        "deployments/backends/test_pytorch.py::test_inputs_that_forward_does_not_take_fail_the_load",
+        "app/cli/test_validation.py::test_load_finds_what_only_loading_can_tell",
+    ),
     "`--load` also loads": (
         "app/cli/test_validation.py::test_load_finds_what_only_loading_can_tell",
         "deployments/replica/test_trial_load.py::test_time_is_bounded",
