@@ -185,7 +185,8 @@ class LocalServer:
         watch = controller.watch.remote()
         while not self._stop.made:
             if time.monotonic() > deadline:
-                raise self._ray.failed(f"not ready after {_START_TIMEOUT_S:.0f} s")
+                reason = f": {directory.unread}" if directory.unread else ""
+                raise self._ray.failed(f"not ready after {_START_TIMEOUT_S:.0f} s{reason}")
             self._ray.require_alive()
             self._check_deployments()
             try:

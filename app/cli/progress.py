@@ -1,5 +1,6 @@
 """Shows models as they load: a live table on a terminal, plain lines elsewhere."""
 
+import re
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,8 @@ _TABLE_LINES = 6
 """What a table takes beside its rows: the summary, three rules and the head, and the line of what is left out."""
 _OTHERS = ((LOADING, "loading"), (UNAVAILABLE, "failed"))
 _URGENCY = {UNAVAILABLE: 0, LOADING: 1}
+_NUMBER = re.compile(r"\b\d\S*")
+"""What differs between two answers of a store that say the same: how long it took, or the number of the request."""
 
 Row = tuple[str, ...]
 
@@ -104,6 +107,7 @@ class Progress:
         self._console = Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8) if self._console.is_terminal else None
         self._seen: dict[tuple[str, str], Row] = {}
+        self._unread = ""
         self._started = time.monotonic()
 
     def __enter__(self) -> "Progress":
@@ -126,7 +130,11 @@ class Progress:
         self._console.print(Text(text), soft_wrap=True)
 
     def show(self, directory: Directory) -> None:
-        """Show the present state."""
+        """Show the present state; each reason why a repository cannot be read once."""
+        gist = _NUMBER.sub("", directory.unread)
+        if gist and gist != self._unread:
+            self.say(printable(f"{directory.unread}; it is tried again"))
+        self._unread = gist
         if self._live is not None:
             self._live.update(picture(directory, *self._console.size))
             return

@@ -72,7 +72,7 @@ class DirectoryFollower:
         directory = self._directory
         told = directory.epoch
         news = await self._ask(told, directory.generation)
-        while news is not None and news["epoch"] != told and (self._embedded or directory.client_state):
+        while news is not None and news.get("epoch", told) != told and (self._embedded or directory.client_state):
             # A controller that has just started does not know what is loaded here, nor what clients have set. Where it
             # dies meanwhile, it is its successor that answers, and knows nothing of that either.
             told = news["epoch"]

@@ -103,9 +103,10 @@ class Models:
         return hosts and self._host.target(name, version) is None and not self._failed_here(name, version)
 
     def require_known(self) -> None:
-        """Raise Unavailable, with Triton's text, while nothing is known of any model."""
+        """Raise Unavailable, with Triton's text and the reason if there is one, while nothing is known of any model."""
         if not self.directory.known:
-            raise Unavailable("Server not ready")
+            unread = self.directory.unread
+            raise Unavailable(f"Server not ready: {unread}" if unread else "Server not ready")
 
     def sharing(self, name: str) -> list[str]:
         """Return the identifiers of the models that have been loaded, or tried, and share a name."""

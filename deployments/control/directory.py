@@ -150,7 +150,7 @@ class Directory:
     says that all models were tried. `deployments` are (application, deployment) of every group, `hosted` the names of
     the models of each; `embedded` the models that an ingress hosts itself, as `HostedModel.to_dict` writes them, by
     name and version; `copies` ensembles that it hosts beside their replicas, in the same form; `client_state` what
-    clients have set for all ingresses.
+    clients have set for all ingresses. `unread` says why nothing is known yet, where a repository cannot be read.
     """
 
     epoch: str = ""
@@ -162,6 +162,7 @@ class Directory:
     embedded: dict[str, dict[str, Any]] = field(default_factory=dict)
     copies: dict[str, dict[str, Any]] = field(default_factory=dict)
     client_state: dict[str, Any] = field(default_factory=dict)
+    unread: str = ""
 
     @property
     def known(self) -> bool:
@@ -179,7 +180,10 @@ class Directory:
         return {name: Traffic.from_dict(entry.traffic) for name, entry in self.models.items() if entry.traffic}
 
     def take(self, news: Mapping[str, Any]) -> None:
-        """Take what `Publisher.news` returned."""
+        """Take what `RepositoryController.watch` returned: the news, or only why there is none of any model."""
+        self.unread = news.get("unread", "")
+        if self.unread:
+            return
         self.epoch, self.generation, self.settled = news["epoch"], news["generation"], news["settled"]
         tables = {name: news["tables"].get(name, {}) for name in TABLES}  # of another version, there may be others
         models = {

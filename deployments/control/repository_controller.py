@@ -55,7 +55,7 @@ from deployments.serve_internals import (
     watch_replicas,
 )
 from protocol.errors import Internal, ServingError, Unavailable
-from repository_loader.repository import find_models
+from repository_loader.repository import RepositoryError, find_models
 from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
@@ -118,6 +118,8 @@ class RepositoryController:
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
         self._watch_of_repositories = RepositoryWatch(options, self._state, self._table)
         self._refused: dict[str, str] = {}
+        self._unread = ""
+        """Why the repositories have not been read yet, where one of them cannot be."""
         self._reconciled: DesiredState | None = None
         self._follow_s = 0.0
         self._sweep_at_s = 0.0
@@ -217,14 +219,15 @@ class RepositoryController:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 5 s.
 
         A follower that knows nothing hears of the models once the repositories have been read. Where some run already,
-        it does once this controller knows their states too, as does one that follows an earlier controller.
+        it does once this controller knows their states too, as does one that follows an earlier controller. While a
+        repository cannot be read, it hears why instead.
         """
         try:
             async with asyncio.timeout(_WATCH_S):
                 await (self._status_known if epoch else self._first_known).wait()
                 return await self._publisher.news(epoch, generation)
         except TimeoutError:
-            return None
+            return {"unread": self._unread} if self._unread and not epoch else None
 
     async def report_embedded(self, rows: list[list[Any]], node: str = "", ingress: str = "") -> None:
         """Take from an ingress what became of the models it hosts; see `ModelTable.take_embedded`.
@@ -356,7 +359,12 @@ class RepositoryController:
         facts = await asyncio.to_thread(self._cluster.read)
         wishes = await asyncio.to_thread(self._store.wishes)
         async with self._state.lock:
-            first = await asyncio.to_thread(read_desired_state, self._options, facts, wishes, self._files.here)
+            try:
+                first = await asyncio.to_thread(read_desired_state, self._options, facts, wishes, self._files.here)
+            except RepositoryError as error:
+                self._unread = str(error)
+                raise
+            self._unread = ""
             first = await asyncio.to_thread(self._beside_what_ran, first)
             await self._state.change(first)
         return first

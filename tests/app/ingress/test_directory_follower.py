@@ -57,6 +57,7 @@ class Controller:
         self.publisher = Publisher()
         self.reports: list[list[list[Any]]] = []
         self.failures: list[BaseException] = []
+        self.unread = ""
         self.watch = Method(self._watch)
         self.report_embedded = Method(self._report)
         self.restore_client_state = Method(self._restore)
@@ -64,6 +65,9 @@ class Controller:
     async def _watch(self, epoch: str, generation: int) -> dict[str, Any]:
         if self.failures:
             raise self.failures.pop()
+        if unread := self.unread:
+            await asyncio.sleep(0)
+            return {"unread": unread}
         return await self.publisher.news(epoch, generation)
 
     async def _report(self, rows: list[list[Any]], node: str, ingress: str) -> None:
@@ -169,6 +173,23 @@ def test_news_of_300_models_never_hold_the_loop_for_long() -> None:
         return longest_s
 
     assert min(asyncio.run(run()) for _ in range(3)) < LONGEST_TURN_S
+
+
+def test_why_a_repository_cannot_be_read_is_followed_by_news(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        followed = Followed()
+        followed.controller.unread = "not a model repository"
+        directory = followed.models.directory
+        await followed.until(lambda: directory.unread == "not a model repository")
+        assert not directory.known
+        followed.controller.publisher.publish(settled=True, models=rows("", READY))
+        followed.controller.unread = ""
+        await followed.until(lambda: directory.known)
+        assert (directory.unread, list(directory.models)) == ("", ["model0"])
+        await followed.end()
+
+    asyncio.run(run())
+    assert not caplog.records
 
 
 def test_errors_of_the_controller_do_not_end_the_follower() -> None:

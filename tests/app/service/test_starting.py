@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.service.service import Service
 from deployments.control.directory import Directory
+from deployments.control.publisher import Publisher
 from tests.app.grpc.server import serving
 from tests.app.http.served import Served
 from tests.app.http.wire import Answer
@@ -83,6 +84,22 @@ def test_grpc_answers_unavailable(method: str, message: Message) -> None:
         with pytest.raises(grpc.RpcError) as raised:
             call(message.SerializeToString(), timeout=10)
     assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.UNAVAILABLE, NOT_READY)
+
+
+def test_it_says_why_no_model_is_known_where_a_repository_cannot_be_read() -> None:
+    reason = "model repository '/models' cannot be read: Permission denied"
+
+    async def run() -> list[Answer]:
+        served = starting()
+        served.service.models.directory.take({"unread": reason})
+        infer, index = "/v2/models/simple/infer", "/v2/repository/index"
+        answers = [await served.request("POST", path, b"{}") for path in (infer, index)]
+        served.service.models.directory.take(await Publisher().news("", -1))
+        return [*answers, await served.request("POST", index, b"{}")]
+
+    *before, after = asyncio.run(run())
+    assert [(each.status, each.error) for each in before] == [(503, f"{NOT_READY}: {reason}")] * 2
+    assert after.status == 200
 
 
 def test_grpc_is_live_and_not_ready() -> None:

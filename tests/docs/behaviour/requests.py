@@ -231,6 +231,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         CLUSTER + "test_deployed_service_is_ready_and_answers",
     ),
     "Until an ingress has heard from the controller": (STARTING + "test_http_answers_503_and_when_to_come_again",),
+    "Where a repository cannot be read": (
+        STARTING + "test_it_says_why_no_model_is_known_where_a_repository_cannot_be_read",
+        "app/cli/test_progress.py::test_why_a_repository_cannot_be_read_is_said_once",
+        "app/ingress/test_directory_follower.py::test_why_a_repository_cannot_be_read_is_followed_by_news",
+        "deployments/control/test_repository_controller.py::test_a_follower_hears_why_a_repository_cannot_be_read",
+    ),
     "News of 300 models": (
         "app/ingress/test_directory_follower.py::test_news_of_300_models_never_hold_the_loop_for_long",
     ),
