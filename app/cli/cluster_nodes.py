@@ -5,6 +5,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from app.cli.cluster_address import require_listener
+
 T = TypeVar("T")
 _TIMEOUT_S: Final = 60.0
 
@@ -19,6 +21,7 @@ def ask_each_node(address: str, function: Callable[..., T], *arguments: Any) -> 
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     try:
+        require_listener(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # Ray raises whatever its parts raise
         raise click.ClickException(f"no Ray cluster can be joined at {address}: {_line(error)}") from None

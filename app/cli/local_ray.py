@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.cli.cluster_address import require_listener
 from app.cli.dashboard_login import DashboardLogin
 from app.cli.ray_token import current_token
 from app.other_eagleray import other_eagleray
@@ -57,6 +58,7 @@ class LocalRay:
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
+            require_listener(options.address)
             with sigterm_kept(), process_groups(), forked_workers(), fewer_processes(dashboard=options.dashboard):
                 context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
