@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -96,3 +97,11 @@ def test_preprocessing_paints_transparent_parts_black(preprocess: ModuleType) ->
 def test_preprocessing_refuses_broken_files(preprocess: ModuleType, keep: int) -> None:
     with pytest.raises((OSError, SyntaxError)):
         preprocess.read_image(png(np.linspace(0, 1, 64, dtype=np.float32))[:keep])
+
+
+def test_what_the_page_says_to_install_has_what_its_script_imports() -> None:
+    root = REPOSITORY.parents[1]
+    page = (root / "examples/README.md").read_text()
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert "pip install '.[examples,torch]'" in page and "import tritonclient.http" in page
+    assert any(each.startswith("tritonclient[http]") for each in extras["examples"])
