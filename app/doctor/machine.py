@@ -16,6 +16,8 @@ from deployments.replica.cuda_driver import NoGpuError, find_gpu
 
 _MIN_SHM_BYTES = 1 << 30
 _MIN_OPEN_FILES = 8192
+_OPEN_FILES = 65536
+_HARD_LIMITS = "LimitNOFILE= of systemd, --ulimit nofile= of a container, /etc/security/limits.conf"
 _MIN_THREADS = 2048
 """Ray, the controllers and an ingress have some 400 on two cores, and each process of models some 30."""
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -100,11 +102,13 @@ def shared_memory(folder: str = "/dev/shm") -> Finding:
 def open_files() -> Finding:
     """Whether a process may open enough connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < _MIN_OPEN_FILES:
-        return Finding(
-            WARNING, "open files", f"a process may open {soft}; raise it with `ulimit -n {min(hard, 65536)}`"
-        )
-    return Finding(OK, "open files", f"a process may open {soft}")
+    if soft < 0 or soft >= _MIN_OPEN_FILES:  # negative: as many as it likes
+        return Finding(OK, "open files", f"a process may open {soft if soft >= 0 else 'any number'}")
+    most = _OPEN_FILES if hard < 0 else min(hard, _OPEN_FILES)
+    if most < _MIN_OPEN_FILES:
+        text = f"a process may open {soft}, and no more than {hard}; raise the hard limit ({_HARD_LIMITS})"
+        return Finding(WARNING, "open files", text)
+    return Finding(WARNING, "open files", f"a process may open {soft}; raise it with `ulimit -n {most}`")
 
 
 def threads(process: Path = PROCESS) -> Finding:

@@ -14,7 +14,7 @@ import pytest
 
 from app.cli.doctor import ports
 from app.doctor.finding import ERROR, OK, WARNING
-from app.doctor.machine import gpus, onnxruntimes, open_rays, ray_here, ray_token, shared_memory, threads
+from app.doctor.machine import gpus, onnxruntimes, open_files, open_rays, ray_here, ray_token, shared_memory, threads
 from app.doctor.versions import compare
 from tests.deployments.container import UNIFIED, process_in
 from tests.gpus import build_driver, forget_driver, use_driver
@@ -152,6 +152,28 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert set(levels.values()) == {WARNING}
 
 
+UNLIMITED = resource.RLIM_INFINITY
+HARD = "LimitNOFILE= of systemd, --ulimit nofile= of a container, /etc/security/limits.conf"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "level", "text"),
+    [
+        (1024, 1 << 20, WARNING, "a process may open 1024; raise it with `ulimit -n 65536`"),
+        (1024, 10_000, WARNING, "a process may open 1024; raise it with `ulimit -n 10000`"),
+        (1024, UNLIMITED, WARNING, "a process may open 1024; raise it with `ulimit -n 65536`"),
+        (256, 256, WARNING, f"a process may open 256, and no more than 256; raise the hard limit ({HARD})"),
+        (8192, 8192, OK, "a process may open 8192"),
+        (UNLIMITED, UNLIMITED, OK, "a process may open any number"),
+    ],
+)
+def test_advice_on_open_files_is_of_use(
+    soft: int, hard: int, level: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (soft, hard))
+    assert open_files() == (level, "open files", text)
+
+
 def test_nodes_that_differ_are_named_by_package() -> None:
     one = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.4"}
     assert [each.level for each in compare({"a": one, "b": one})] == [OK]
@@ -168,6 +190,6 @@ def test_the_command_says_what_it_has_found_and_fails_for_errors() -> None:
     assert done.returncode == 1
     assert {finding["check"] for finding in findings} >= {"ray token", "onnxruntime", "gpu", "open files", "ports"}
     assert {"level": ERROR, "check": "ray token"}.items() <= findings[0].items()
-    few = run("sh", "-c", f"ulimit -n 1000 && exec {EAGLERAY} doctor", env=environment(RAY_AUTH_MODE="disabled")).stdout
+    few = run("sh", "-c", f"ulimit -Sn 1000 && exec {EAGLERAY} doctor", env=environment(RAY_AUTH_MODE="disabled")).stdout
     assert few.startswith("error  ray token: RAY_AUTH_MODE=disabled: ")
     assert "warning  open files: a process may open 1000; raise it with `ulimit -n" in few
