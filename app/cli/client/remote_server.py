@@ -17,6 +17,7 @@ from app.cli.printable import printable_lines
 _TIMEOUT_S: Final = 600.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _OTHER: Final = "is it Eagleray's?"
+_NO_CONTROL: Final = "model load / unload is not allowed"
 _KEY: Final = re.compile(r"[\x21-\x7e]+")
 _SENDABLE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]+")
 
@@ -101,8 +102,7 @@ class RemoteServer:
             raise click.ClickException(f"{self.url} says that it is at {answered.get('Location')} ({status})")
         if status >= 400 and status not in also:
             if sentence := _sentence(content):
-                hint = "; --api-key or EAGLERAY_CLIENT_KEY gives one" if status == 401 else ""
-                raise click.ClickException(f"{sentence} ({status}){hint}")
+                raise click.ClickException(f"{sentence} ({status}){_hint(status, sentence)}")
             answer = http.client.responses.get(status, "with an error")
             raise click.ClickException(f"{self.url} answers {answer} ({status}): {_OTHER}")
         return status, answered, content
@@ -172,6 +172,13 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there; `eagleray serve` starts one, and --url says where another is"
     return str(error)
+
+
+def _hint(status: int, sentence: str) -> str:
+    """Return what to do about a refusal whose sentence is Triton's and does not say it."""
+    if status == 401:
+        return "; --api-key or EAGLERAY_CLIENT_KEY gives one"
+    return "; start the server with --model-control-mode explicit" if _NO_CONTROL in sentence else ""
 
 
 def _sentence(body: bytes) -> str:

@@ -190,6 +190,8 @@ def test_the_command_says_what_it_has_found_and_fails_for_errors() -> None:
     assert done.returncode == 1
     assert {finding["check"] for finding in findings} >= {"ray token", "onnxruntime", "gpu", "open files", "ports"}
     assert {"level": ERROR, "check": "ray token"}.items() <= findings[0].items()
-    few = run("sh", "-c", f"ulimit -Sn 1000 && exec {EAGLERAY} doctor", env=environment(RAY_AUTH_MODE="disabled")).stdout
+    few = run(
+        "sh", "-c", f"ulimit -Sn 1000 && exec {EAGLERAY} doctor", env=environment(RAY_AUTH_MODE="disabled")
+    ).stdout
     assert few.startswith("error  ray token: RAY_AUTH_MODE=disabled: ")
     assert "warning  open files: a process may open 1000; raise it with `ulimit -n" in few

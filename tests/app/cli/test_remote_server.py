@@ -197,6 +197,15 @@ def test_who_has_no_key_is_told_how_to_give_one() -> None:
     assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
 
 
+@pytest.mark.parametrize("command", ["load", "unload"])
+def test_who_may_not_load_is_told_which_mode_lets_it(command: str) -> None:
+    triton = "explicit model load / unload is not allowed if polling is enabled"
+    with something_else(503, f'{{"error": "{triton}"}}'.encode()) as url:
+        done = CliRunner().invoke(main, [command, "m", "--url", url])
+    told = f"{triton} (503); start the server with --model-control-mode explicit"
+    assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
+
+
 def test_where_no_server_runs_it_says_what_to_do() -> None:
     done = CliRunner().invoke(main, ["status", "--url", "http://127.0.0.1:1"])
     told = "nothing listens there; `eagleray serve` starts one, and --url says where another is"
