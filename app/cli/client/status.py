@@ -12,6 +12,17 @@ from app.cli.table_console import table_console
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
 _NS_PER_MS = 1e6
+_MIN_NAME = 8
+_COLUMNS = (
+    ("version", 36),
+    ("state", 0),
+    ("requests", 48),
+    ("failed", 56),
+    ("mean ms", 66),
+    ("queue ms", 76),
+    ("req/s", 42),
+)
+"""Each column beside the names, and the narrowest terminal that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +55,14 @@ class Status:
         from rich.text import Text
 
         console = table_console()
-        rate = [] if before is None else ["req/s"]
-        titles = ("version", "state", "requests", "failed", "mean ms", "queue ms", *rate)
+        titles = [title for title, width in _COLUMNS if console.width >= width and (before or title != "req/s")]
         columns = (Column(title, no_wrap=True) for title in titles)  # what is too wide for a terminal folds the names
-        table = Table(Column("model", overflow="fold"), *columns, box=None, pad_edge=False)
+        table = Table(Column("model", overflow="fold", min_width=_MIN_NAME), *columns, box=None, pad_edge=False)
         for row in self.index:
-            state = row.get("state", "-")
-            table.add_row(
-                Text(printable(row["name"])),
-                Text(printable(row.get("version", "-"))),
-                Text(printable(state), _STYLES.get(state, "")),
-                *self._columns(_key(row), before),
-            )
+            cells = {"version": row.get("version", "-"), "state": row.get("state", "-"), **self._counts(row, before)}
+            style = _STYLES.get(cells["state"], "")
+            shown = (Text(printable(cells.get(title, "-")), style if title == "state" else "") for title in titles)
+            table.add_row(Text(printable(row["name"])), *shown)
         if clear and console.is_terminal:
             click.clear()
         ready = "ready" if self.ready else "not ready"
@@ -65,18 +72,24 @@ class Status:
             if row.get("reason"):
                 console.print(Text(printable_lines(f"{row['name']} {row.get('version', '')}: {row['reason']}")))
 
-    def _columns(self, key: tuple[str, str], before: "Status | None") -> list[str]:
-        row = self.counts.get(key)
-        if row is None:
-            return ["-"] * (4 if before is None else 5)
-        done, failed, queue = (row["inference_stats"][name] for name in ("success", "fail", "queue"))
+    def _counts(self, row: dict[str, Any], before: "Status | None") -> dict[str, str]:
+        """Return what is known of a version's requests, by the titles of the columns."""
+        counts = self.counts.get(_key(row))
+        if counts is None:
+            return {}
+        done, failed, queue = (counts["inference_stats"][name] for name in ("success", "fail", "queue"))
         count = done["count"]
-        columns = [str(count), str(failed["count"]), _mean_ms(done["ns"], count), _mean_ms(queue["ns"], count)]
+        found = {
+            "requests": str(count),
+            "failed": str(failed["count"]),
+            "mean ms": _mean_ms(done["ns"], count),
+            "queue ms": _mean_ms(queue["ns"], count),
+        }
         if before is not None:
-            known = before.counts.get(key)
+            known = before.counts.get(_key(row))
             past = 0 if known is None else known["inference_stats"]["success"]["count"]
-            columns.append(f"{(count - past) / (self.at_s - before.at_s):.1f}")
-        return columns
+            found["req/s"] = f"{(count - past) / (self.at_s - before.at_s):.1f}"
+        return found
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str]:

@@ -58,6 +58,41 @@ def test_long_names_take_no_digit_of_a_number(
     assert "".join(line[0] for line in (first, *rest[:-1])) == LONG
 
 
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (30, ["READY"]),
+        (40, ["1", "READY"]),
+        (50, ["1", "READY", "100"]),
+        (60, ["1", "READY", "100", "0"]),
+        (70, ["1", "READY", "100", "0", "123.45"]),
+    ],
+)
+def test_a_narrow_terminal_has_the_names_and_fewer_columns(
+    columns: int, shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = print_long(str(columns), capsys, monkeypatch)
+    assert max(map(len, lines)) <= columns
+    first, *rest = (line.split() for line in lines)
+    assert first[1:] == shown
+    assert "".join(line[0] for line in (first, *rest[:-1])).startswith(LONG)
+    assert any("UNAVAILABLE" in line for line in lines)
+
+
+def test_a_narrow_terminal_that_watches_has_the_rate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "45")
+    took = {"success": {"count": 5, "ns": 0}, "fail": {"count": 0}, "queue": {"ns": 0}}
+    first, second = (
+        Status({"name": "triton", "version": "1"}, True, [row("m")], {("m", "1"): {"inference_stats": took}}, "x", at_s)
+        for at_s in (1.0, 3.0)
+    )
+    second.print(first, clear=False)
+    _, head, line = capsys.readouterr().out.splitlines()
+    assert (head.split(), line.split()) == (["model", "version", "state", "req/s"], ["m", "1", "READY", "0.0"])
+
+
 def test_a_pipe_gets_every_model_in_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = print_long(None, capsys, monkeypatch)
     assert first.split() == [LONG, "1", "READY", "100", "0", "123.45", "987.65"]
