@@ -60,7 +60,7 @@ def infer(
     as_json: bool,
 ) -> None:
     """Ask a model, and print what it answers."""
-    from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes
+    from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes, to_json
 
     path = f"/v2/models/{quoted(model)}" + (f"/versions/{version}" if version is not None else "")
     wanted = {each["name"]: each for each in server.get(path)["inputs"]}
@@ -87,7 +87,7 @@ def infer(
         at += size
     if as_json:
         for output in answer["outputs"]:
-            output["data"] = output["data"].tolist()
+            output["data"] = to_json(output["data"])
         click.echo(json.dumps(answer))
         return
     click.echo(printable(f"{answer['model_name']} version {answer['model_version']}, {took_ms:.1f} ms"))

@@ -58,6 +58,16 @@ def show(array: np.ndarray) -> str:
     return np.array2string(array, threshold=_SHOWN_COUNT, max_line_width=120, separator=", ", suppress_small=True)
 
 
+def to_json(array: np.ndarray) -> Any:
+    """Return a tensor as nested lists; what JSON has no number for is "NaN", "Infinity" or "-Infinity"."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return array.tolist()
+    values = array.astype(object)
+    for name, where in (("NaN", np.isnan(array)), ("Infinity", np.isposinf(array)), ("-Infinity", np.isneginf(array))):
+        values[where] = name
+    return values.tolist()
+
+
 def _read_file(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
     suffix = path.suffix.lower()
     if suffix == ".npy":

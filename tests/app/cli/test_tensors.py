@@ -8,7 +8,7 @@ import click
 import numpy as np
 import pytest
 
-from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes
+from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes, to_json
 
 GOOD: dict[str, tuple[str, str, list[int], Any]] = {
     "values": ("1,2,3", "FP32", [3], [1, 2, 3]),
@@ -124,3 +124,16 @@ def test_what_comes_back_is_readable() -> None:
     half = to_bytes(read_tensor("X", "1.5,-2", "BF16", [2]), "BF16")
     assert from_bytes(half, "BF16", [2]).tolist() == [1.5, -2.0]
     assert len(show(np.zeros((1000, 1000)))) < 2000
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
+def test_what_is_no_number_of_json_is_a_text(datatype: str) -> None:
+    array = read_tensor("X", "[[1.5, NaN], [Infinity, -Infinity]]", datatype, [2, 2])
+    text = json.dumps(to_json(array), allow_nan=False)
+    assert json.loads(text) == [[1.5, "NaN"], ["Infinity", "-Infinity"]]
+
+
+def test_numbers_and_texts_of_json_are_as_they_are() -> None:
+    assert to_json(np.array([[1, 2]], np.int32)) == [[1, 2]]
+    assert to_json(np.array([0.5], np.float32)) == [0.5]
+    assert to_json(np.array(["a"], object)) == ["a"]
