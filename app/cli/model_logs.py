@@ -13,6 +13,11 @@ import click
 from app.cli.client.remote_server import RemoteServer, quoted, server_options, url_of_environment
 from deployments.log.line_format import for_terminal
 
+_ELSEWHERE = (
+    ", where the Ray that started last here logs. Of a server on another Ray, or with another RAY_TMPDIR: ask it with "
+    "--url, name the folder with --folder, or set RAY_TMPDIR"
+)
+
 
 def default_folder() -> Path:
     """Return where Serve of the last Ray session that started on this machine logs."""
@@ -52,21 +57,21 @@ def _print_of_server(server: RemoteServer, model: str, count: int, as_json: bool
             )
 
 
-def _print_of_machine(model: str, folder: Path, count: int, as_json: bool, follow: bool) -> None:
+def _print_of_machine(model: str, folder: Path | None, count: int, as_json: bool, follow: bool) -> None:
     from deployments.log.model_log import ModelLog
 
-    found = ModelLog(model, folder)
+    where = folder or default_folder()
+    hint = "; the logs of other nodes are there" if folder else _ELSEWHERE
+    found = ModelLog(model, where)
     if not found.files:
-        raise click.ClickException(
-            f"no replica on this machine has logged for '{model}' in {folder}; the logs of other nodes are there"
-        )
+        raise click.ClickException(f"no replica has logged for '{model}' in {where}{hint}")
 
     def show(file: str, line: str) -> None:
         click.echo(json.dumps({"file": file, "line": line}) if as_json else for_terminal(line))
 
     last = found.last(count)
     if not (last or follow):
-        raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
+        raise click.ClickException(f"no replica has logged a line that names '{model}' in {where}{hint}")
     if not found.own and not as_json:
         click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
@@ -106,4 +111,4 @@ def logs(
         else:
             _print_of_cluster(model, ray_address, count, as_json)
     else:
-        _print_of_machine(model, folder or default_folder(), count, as_json, follow)
+        _print_of_machine(model, folder, count, as_json, follow)

@@ -77,14 +77,23 @@ def test_lines_command_no_terminal(tmp_path: Path) -> None:
 
 def test_no_line_is_an_error(folder: Path) -> None:
     done = run(EAGLERAY, "logs", "nobody", "--folder", str(folder))
-    told = "Error: no replica on this machine has logged a line that names 'nobody'\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    told = f"no replica has logged a line that names 'nobody' in {folder}; the logs of other nodes are there"
+    assert (done.returncode, done.stderr) == (1, f"Error: {told}\n")
 
 
 def test_no_log_is_an_error(tmp_path: Path) -> None:
     done = run(EAGLERAY, "logs", "digits", "--folder", str(tmp_path))
     assert done.returncode == 1
-    assert f"no replica on this machine has logged for 'digits' in {tmp_path}" in done.stderr
+    assert f"no replica has logged for 'digits' in {tmp_path}; the logs of other nodes are there" in done.stderr
+
+
+def test_who_names_no_folder_is_told_which_one_it_was_and_of_others(tmp_path: Path) -> None:
+    """The server may run on a Ray that started earlier, or elsewhere, as that of the unit of systemd."""
+    done = run(EAGLERAY, "logs", "digits", env=environment(RAY_TMPDIR=str(tmp_path)))
+    looked_in = tmp_path / "ray/session_latest/logs/serve"
+    told = f"Error: no replica has logged for 'digits' in {looked_in}, where the Ray that started last here logs. "
+    assert (done.returncode, done.stderr.startswith(told)) == (1, True), done.stderr
+    assert all(way in done.stderr for way in ("--url", "--folder", "RAY_TMPDIR"))
 
 
 def test_lines_are_followed_into_the_file_that_takes_the_place_of_a_large_one(tmp_path: Path) -> None:
