@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, field in Settings.model_fields.items():
-        value = os.environ.get(f"{_PREFIX}{name.upper()}")
+        value = os.environ.get(variable_of(name))
         if value is None:
             continue
         if not str(field.annotation).startswith("tuple"):
@@ -46,9 +46,14 @@ def environment() -> dict[str, Any]:
     return found
 
 
+def variable_of(name: str) -> str:
+    """Return the variable that gives a setting."""
+    return f"{_PREFIX}{name.upper()}"
+
+
 def unknown_variables() -> list[str]:
     """Return a sentence on every variable of the environment that looks like a setting and is none."""
-    known = [*(f"{_PREFIX}{name.upper()}" for name in Settings.model_fields), *_CLIENT]
+    known = [*map(variable_of, Settings.model_fields), *_CLIENT]
     sentences = []
     for name in sorted(os.environ):
         if name.startswith(_PREFIX) and name not in known and not name.startswith(_NOT_OURS):

@@ -26,7 +26,7 @@ from app.cli.ray_token import choose_token
 from app.cli.ray_variables import ray_variables
 from app.cli.standard_streams import open_streams, outlive_readers
 from app.edge.api_keys import ApiKeys, add_key, new_key
-from app.environment import environment, unknown_variables
+from app.environment import environment, unknown_variables, variable_of
 from app.listener_files import check_listeners
 from app.listeners import Listener, clash
 from app.other_ray import other_ray
@@ -119,12 +119,20 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
 def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
-    merged, warnings = merged_settings(given, environment())
+    variables = environment()
+    merged, warnings = merged_settings(given, variables)
+    by_variable = {name for name, value in variables.items() if name not in given and merged[name] == value}
+
+    def source(name: str) -> str:
+        return variable_of(name) if name in by_variable else f"--{name.replace('_', '-')}"
+
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     if not merged.get("model_repository"):
         raise click.UsageError("--model-repository must be specified (validate and plan also take REPOSITORIES)")
-    merged["model_repository"] = tuple(_repository(path) for path in merged["model_repository"])
+    merged["model_repository"] = tuple(
+        _repository(path, source("model_repository")) for path in merged["model_repository"]
+    )
     for name in FILE_SETTINGS & merged.keys():
         if merged[name] and not merged[name].startswith("~"):  # which is another folder on each node
             merged[name] = os.path.abspath(merged[name])
@@ -133,26 +141,26 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         settings = Settings(**merged)
     except ValidationError as error:
         first = error.errors()[0]
-        flag = "".join(f"--{str(name).replace('_', '-')}: " for name in first["loc"][:1])
-        raise click.UsageError(flag + first["msg"].removeprefix("Value error, ")) from error
+        where = "".join(f"{source(str(name))}: " for name in first["loc"][:1])
+        raise click.UsageError(where + first["msg"].removeprefix("Value error, ")) from error
     try:
         ApiKeys(settings.api_key, settings.api_key_file)
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"--api-key-file: {error}") from None
+        raise click.UsageError(f"{source('api_key_file')}: {error}") from None
     if settings.log_file:
         from deployments.log.log_file import check_log_file
 
         try:
             check_log_file(settings.log_file)
         except OSError as error:
-            raise click.UsageError(f"--log-file: {error}") from None
+            raise click.UsageError(f"{source('log_file')}: {error}") from None
     if TraceSettings(settings.trace_config).exports and not exporter_is_installed():
-        raise click.UsageError(f"--trace-config mode=opentelemetry needs the package {EXPORTER_PACKAGE}")
+        raise click.UsageError(f"{source('trace_config')} mode=opentelemetry needs the package {EXPORTER_PACKAGE}")
     return settings
 
 
-def _repository(path: str) -> str:
-    """Return an absolute path, or an address that can be read."""
+def _repository(path: str, source: str) -> str:
+    """Return an absolute path, or an address that can be read; `source` is the flag or the variable that gave it."""
     if is_remote(path):
         try:
             missing = missing_package(read_location(path))
@@ -164,7 +172,8 @@ def _repository(path: str) -> str:
     if not path or not Path(path).is_dir():
         several = [each for each in path.replace(",", os.pathsep).split(os.pathsep) if os.path.isdir(each)]
         hint = "; give --model-repository once for each of several" if several else ""
-        raise click.UsageError(f"the model repository {os.path.abspath(path)} is not a folder{hint}")
+        where = "" if source.startswith("--") else f"{source}: "
+        raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} is not a folder{hint}")
     return os.path.abspath(path)
 
 

@@ -80,6 +80,32 @@ def test_restrictions_stand_one_per_line_in_the_environment(monkeypatch: pytest.
     assert found["model_repository"] == ("/a", "/b")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("http_port", "abc", "EAGLERAY_HTTP_PORT: Input should be a valid integer"),
+        ("http_port", "70000", "EAGLERAY_HTTP_PORT: "),
+        ("log_file", "/nowhere/log", "EAGLERAY_LOG_FILE: "),
+        ("api_key_file", "/nowhere/keys", "EAGLERAY_API_KEY_FILE: "),
+        ("model_repository", "/nowhere/models", "EAGLERAY_MODEL_REPOSITORY: the model repository /nowhere/models is "),
+    ],
+)
+def test_an_error_names_the_variable_that_gave_a_value_and_else_the_flag(
+    name: str, value: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable, flag = f"EAGLERAY_{name.upper()}", f"--{name.replace('_', '-')}"
+    flags = {"model_repository": (str(tmp_path),)} if name != "model_repository" else {}
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(click.UsageError) as raised:
+        read_settings(flags)
+    assert raised.value.message.startswith(text)
+    given = (value,) if name == "model_repository" else value
+    with pytest.raises(click.UsageError) as raised:
+        read_settings({**flags, name: given})
+    assert variable not in raised.value.message
+    assert flag in raised.value.message or name == "model_repository"
+
+
 def test_an_empty_variable_names_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EAGLERAY_MODEL_REPOSITORY", "")
