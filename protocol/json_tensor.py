@@ -1,6 +1,5 @@
 """Tensors as JSON: an input's `data`, flat or nested, becomes an array; an output becomes a flat `data`."""
 
-import json
 import math
 import re
 from itertools import chain
@@ -226,9 +225,15 @@ def array_to_json(array: Array, datatype: DataType) -> list[bytes]:
 
 
 def _numbers_to_json(flat: Array, finite: bool) -> bytes:
-    if not finite:
-        return json.dumps(flat.tolist(), separators=(",", ":")).encode()
-    return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    if finite:
+        return text
+    named = flat[~np.isfinite(flat)]  # each of which is `null` now
+    for name, which in ((b"NaN", np.isnan(named)), (b"Infinity", named == np.inf), (b"-Infinity", named == -np.inf)):
+        if which.all():
+            return text.replace(b"null", name)
+    names = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in named.tolist()]
+    return b"".join(chain.from_iterable(zip(text.split(b"null"), [*names, b""], strict=True)))
 
 
 def _strings_to_json(strings: list[bytes]) -> list[bytes]:

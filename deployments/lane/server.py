@@ -390,8 +390,8 @@ class LaneServerConnection(FrameProtocol):
             self.send(Kind.TRACE, call, parts, size=sum(map(len, parts)))
         if isinstance(result, InferResponse):
             codec = model.codecs[wire]
-            # What ends later leaves later.
-            if model.slow.encoding_count or codec.takes_long(request, result):
+            behind = call in self._encoding or model.slow.in_order(wire)
+            if behind or codec.takes_long(request, result):
                 done = partial(self._encoded, call, result.final)
                 self._note_encoding(call, model, model.slow.encode(wire, request, result, done), final=result.final)
                 return
@@ -410,7 +410,7 @@ class LaneServerConnection(FrameProtocol):
             result = failed
         elif call in self._encoding:
             done = partial(self._encoded, call, True)
-            self._note_encoding(call, model, model.slow.fail(result, done), final=True)
+            self._note_encoding(call, model, model.slow.fail(wire, result, done), final=True)
             return
         del self.inflight[call]
         self._send_error(call, result)

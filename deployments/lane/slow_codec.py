@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from deployments.lane.frames import Buffer
-from deployments.lane.wire import WireCodec
+from deployments.lane.wire import GRPC_STREAM, WireCodec
 from deployments.lane.work_queue import Work, WorkQueue
 from deployments.log.line_format import about_trace
 from protocol.errors import Internal, ServingError
@@ -35,6 +35,8 @@ class SlowCodec:
         self._queue = queue
         self._decoding: set[Work] = set()
         self._encoding: set[Work] = set()
+        self._streaming: set[Work] = set()
+        """Those of `_encoding` that go to streams."""
 
     @property
     def decoding_count(self) -> int:
@@ -45,6 +47,14 @@ class SlowCodec:
     def encoding_count(self) -> int:
         """How many responses are to be encoded."""
         return len(self._encoding)
+
+    def in_order(self, wire: int) -> bool:
+        """Whether a response in this form leaves behind those that are to be encoded, whatever requests they answer.
+
+        What ends later leaves later on a stream: its client may have made both requests, and tell answers apart by
+        their order.
+        """
+        return wire == GRPC_STREAM and bool(self._streaming)
 
     def decodes(self, work: Work) -> bool:
         """Return whether the work is a request that is to be decoded."""
@@ -69,17 +79,35 @@ class SlowCodec:
     ) -> Work:
         """Encode a response."""
         run = partial(self._codecs[wire].encode, request, response)
-        return self._begin(self._encoding, run, done, "the response could not be encoded", request.trace)
+        return self._begin_encoding(wire, run, done, "the response could not be encoded", request.trace)
 
-    def fail(self, error: ServingError, done: Callable[[Encoded | ServingError], None]) -> Work:
+    def fail(self, wire: int, error: ServingError, done: Callable[[Encoded | ServingError], None]) -> Work:
         """End a request with an error, after those of its responses that are to be encoded."""
-        return self._begin(self._encoding, partial(_raise, error), done, error.message, None)
+        return self._begin_encoding(wire, partial(_raise, error), done, error.message, None)
 
     def withdraw(self, work: Work) -> None:
         """Do not begin it, and tell nobody what comes of it."""
         self._decoding.discard(work)
         self._encoding.discard(work)
+        self._streaming.discard(work)
         work.withdraw()
+
+    def _begin_encoding(
+        self,
+        wire: int,
+        run: Callable[[], Encoded],
+        done: Callable[[Encoded | ServingError], None],
+        problem: str,
+        trace: Trace | None,
+    ) -> Work:
+        def ended(result: Encoded | ServingError) -> None:
+            self._streaming.discard(work)
+            done(result)
+
+        work = self._begin(self._encoding, run, ended, problem, trace)
+        if wire == GRPC_STREAM:
+            self._streaming.add(work)
+        return work
 
     def _begin(
         self,

@@ -182,11 +182,10 @@ class LocalTarget:
         slow = self._served.slow
         if not isinstance(result, InferResponse):
             if request in self._encoding:
-                self._encoding[request].append(slow.fail(result, partial(self._encoded, request, True)))
+                self._encoding[request].append(slow.fail(wire, result, partial(self._encoded, request, True)))
             else:
                 self._fail(request.context, result)
-        elif slow.encoding_count or codec.takes_long(request, result):
-            # What ends later leaves later.
+        elif request in self._encoding or slow.in_order(wire) or codec.takes_long(request, result):
             work = slow.encode(wire, request, result, partial(self._encoded, request, result.final))
             self._encoding.setdefault(request, deque()).append(work)
         else:

@@ -112,6 +112,18 @@ def test_strings_become_utf_8() -> None:
 def test_non_finite_numbers_are_written_by_name() -> None:
     array = np.array([[1.5, np.nan], [np.inf, -np.inf]], np.float32)
     assert b"".join(array_to_json(array, BY_NAME["FP32"])) == b"[1.5,NaN,Infinity,-Infinity]"
+    for number, name in ((np.nan, b"NaN"), (np.inf, b"Infinity"), (-np.inf, b"-Infinity")):
+        text = b"".join(array_to_json(np.array([number, 1.5, number]), BY_NAME["FP64"]))
+        assert text == b"[%b,1.5,%b]" % (name, name)
+
+
+def test_a_number_is_written_alike_whatever_is_beside_it() -> None:
+    array = np.full(100_000, 0.1, np.float32)
+    array[[5, 99_999]] = np.nan, -np.inf
+    pieces = b"".join(array_to_json(array, BY_NAME["FP32"]))[1:-1].split(b",")
+    assert len(pieces) == array.size
+    assert (pieces[5], pieces[99_999]) == (b"NaN", b"-Infinity")
+    assert {*pieces} == {b"0.1", b"NaN", b"-Infinity"}
 
 
 def test_output_is_flat_whatever_its_layout() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deployments.core.counts import CLIENT, Label
-from deployments.lane.wire import HTTP
+from deployments.lane.wire import GRPC, GRPC_STREAM, HTTP
 from deployments.replica.served_model import LocalTarget
 from protocol.errors import Internal, Unavailable
 from protocol.infer import InferRequest, InferResponse
@@ -21,7 +21,7 @@ NEAR = pytest.mark.parametrize("near", [False, True], ids=["lane", "own process"
 class Stream:
     """One request whose model says more and more; each response takes as long to encode as the test likes."""
 
-    def __init__(self, lanes: Lanes, near: bool) -> None:
+    def __init__(self, lanes: Lanes, near: bool, wire: int) -> None:
         self.lanes = lanes
         self.model: EchoModel = lanes.replicas[0].model
         self.model.hold = True
@@ -31,8 +31,14 @@ class Stream:
         if near:
             self.model.model_name, self.model.version = "echo", 1  # type: ignore[attr-defined]
             target = LocalTarget(self.model, lanes.meters.of("echo", 1))  # type: ignore[arg-type]
-        self.target, self.token = target, target.submit((b"long",), None, self.sink)
+        self.target, self.token = target, target.submit((b"long",), None, self.sink, wire)
         self.request: InferRequest
+
+    def ask(self, body: bytes, wire: int) -> Sink:
+        """Make one more request."""
+        sink = Sink()
+        self.target.submit((body,), None, sink, wire)
+        return sink
 
     def say(self, *, final: bool = False) -> None:
         self.request.reply(self.request, InferResponse({}, final=final))
@@ -43,13 +49,14 @@ class Stream:
         await self.lanes.until(lambda: not self.model.slow.encoding_count)
         await self.lanes.until(lambda: self.lanes.replicas[0].server.inflight_count == 0)
         self.lanes.meters.sample()
-        assert self.lanes.counted.row(Label(CLIENT, "echo", 1, HTTP)).values()[0] == 0  # under way
+        for wire in (HTTP, GRPC, GRPC_STREAM):
+            assert self.lanes.counted.row(Label(CLIENT, "echo", 1, wire)).values()[0] == 0  # under way
 
 
 @asynccontextmanager
-async def stream(near: bool) -> AsyncIterator[Stream]:
+async def stream(near: bool, wire: int = HTTP) -> AsyncIterator[Stream]:
     async with Lanes() as lanes:
-        given = Stream(lanes, near)
+        given = Stream(lanes, near, wire)
         await lanes.until(lambda: bool(given.model.held))
         (given.request,) = given.model.held
         try:
@@ -70,6 +77,55 @@ async def test_all_of_them_are_encoded_beside_the_loop(near: bool) -> None:
         await asyncio.wait_for(given.sink.done.wait(), 5)
         assert given.sink.responses == [b"long"] * 4 and given.sink.error is None
         assert given.codec.threads == {"slow_0"}
+
+
+@NEAR
+@on_loop
+async def test_one_that_is_quick_to_encode_comes_after_what_came_before_it(near: bool) -> None:
+    async with stream(near) as given:
+        given.codec.takes_long = lambda request, response: not response.final  # type: ignore[method-assign]
+        given.say()
+        given.say(final=True)
+        assert given.model.slow.encoding_count == 2
+        given.codec.gate.set()
+        await asyncio.wait_for(given.sink.done.wait(), 5)
+        assert given.sink.responses == [b"long"] * 2
+
+
+@NEAR
+@pytest.mark.parametrize(
+    ("wire", "other"),
+    [(HTTP, HTTP), (HTTP, GRPC_STREAM), (GRPC_STREAM, HTTP), (GRPC_STREAM, GRPC)],
+    ids=["HTTP, HTTP", "HTTP, gRPC stream", "gRPC stream, HTTP", "gRPC stream, gRPC"],
+)
+@on_loop
+async def test_a_response_to_another_client_passes_them(near: bool, wire: int, other: int) -> None:
+    async with stream(near, wire) as given:
+        given.say()
+        given.model.hold, given.model.held = False, []
+        quick = given.ask(b"quick", other)
+        await asyncio.wait_for(quick.done.wait(), 5)
+        assert quick.responses == [b"quick"] and not given.sink.responses
+        given.say(final=True)
+
+
+@NEAR
+@pytest.mark.parametrize("ends", ["with a response", "with an error"])
+@on_loop
+async def test_a_response_on_a_grpc_stream_does_not_pass_what_ended_before_it(near: bool, ends: str) -> None:
+    """A client may have both requests on one stream, and take its answers as they come."""
+    async with stream(near, GRPC_STREAM) as given:
+        given.say(final="response" in ends)
+        if "error" in ends:
+            given.request.reply(given.request, Unavailable("no more"))
+        given.model.hold, given.model.held = False, []
+        quick = given.ask(b"quick", GRPC_STREAM)
+        await given.lanes.until(lambda: given.model.slow.encoding_count == (2 if "response" in ends else 3))
+        quick.on_response = lambda *_: (given.sink.responses.append(b"quick"), quick.done.set())  # type: ignore[method-assign]
+        given.codec.gate.set()
+        await asyncio.wait_for(quick.done.wait(), 5)
+        assert given.sink.done.is_set()
+        assert given.sink.responses == [b"long", b"quick"]
 
 
 @NEAR

@@ -214,7 +214,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/grpc/test_load_message.py::test_no_other_thread_waits_for_long",
         "protocol/test_large_responses.py::test_a_long_string_is_written_beside_the_loop",
         "deployments/lane/test_slow_codec.py::test_a_large_request_is_decoded_beside_the_loop_and_small_ones_pass_it",
-        "deployments/lane/test_slow_codec.py::test_a_large_response_is_encoded_beside_the_loop_and_later_ones_leave_after_it",
+        "deployments/lane/test_slow_streams.py::test_all_of_them_are_encoded_beside_the_loop",
+    ),
+    "Nor does such an answer": (
+        "deployments/lane/test_slow_streams.py::test_a_response_to_another_client_passes_them",
+        "deployments/lane/test_slow_streams.py::test_one_that_is_quick_to_encode_comes_after_what_came_before_it",
+        "deployments/lane/test_slow_streams.py::test_a_response_on_a_grpc_stream_does_not_pass_what_ended_before_it",
     ),
     # Deployment handles
     "Calls of `handle.infer.remote": (CLUSTER + "test_another_application_composes_two_models_by_their_handles",),
