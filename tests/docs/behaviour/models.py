@@ -377,6 +377,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The log says so": (f"{MIRROR}test_store_that_is_down_unloads_nothing",),
     "An archive with links": (
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
+        f"{STORAGE}test_archive.py::test_files_and_folders_are_counted",
         "repository_loader/storage/test_http_archive.py::test_archive_with_another_digest_is_refused",
     ),
     "What is found in a model's folder": (

@@ -67,6 +67,13 @@ def linked_zip() -> zipfile.ZipInfo:
     return made
 
 
+def long_named() -> tarfile.TarInfo:
+    """Return what takes 3 MiB of an archive, and a few bytes of a compressed one."""
+    made = info("folder", tarfile.DIRTYPE)
+    made.pax_headers = {"comment": "x" * (3 << 20)}
+    return made
+
+
 HOSTILE: dict[str, Callable[[Path], Path]] = {
     "tar, up": lambda p: tar(p, (info("../out"), b"x")),
     "tar, up inside": lambda p: tar(p, (info("m/../../out"), b"x")),
@@ -79,6 +86,7 @@ HOSTILE: dict[str, Callable[[Path], Path]] = {
     "tar, twice": lambda p: tar(p, (info("a"), b"1"), (info("a"), b"2")),
     "tar, file as folder": lambda p: tar(p, (info("a"), b"1"), (info("a/b"), b"2")),
     "tar, bomb": lambda p: tar(p, (info("zeros"), bytes(80 << 20))),
+    "tar, headers that are a bomb": lambda p: tar(p, *[(long_named(), b"")] * 24),
     "tar, huge header": lambda p: tar(p, (info("a" * (8 << 20)), b"")),
     "tar, cut": lambda p: written(p, tar(p, (info("a"), b"x" * 100_000)).read_bytes()[:90]),
     "zip, up": lambda p: zipped(p, ("../out", b"x")),
@@ -100,3 +108,21 @@ def test_refuses_what_could_harm_and_writes_nothing_outside(name: str, tmp_path:
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["inner"]
     assert not any(p.is_symlink() for p in folder.rglob("*"))
     assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) < 80 << 20
+
+
+MANY: dict[str, Callable[[Path], Path]] = {
+    "files": lambda p: tar(p, *((info(f"{number}"), b"") for number in range(11))),
+    "folders": lambda p: tar(p, *((info("d", tarfile.DIRTYPE), b"") for _ in range(11))),
+    "folders in a path": lambda p: tar(p, (info("a/" * 10 + "x"), b"")),
+    "zip, files": lambda p: zipped(p, *((f"{number}", b"") for number in range(11))),
+    "zip, folders": lambda p: zipped(p, *((f"{number}/", b"") for number in range(11))),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_files_and_folders_are_counted(name: str, tmp_path: Path) -> None:
+    archive = MANY[name](tmp_path / "archive")
+    with pytest.raises(ArchiveError, match=r"^the archive has more than 10 files and folders$"):
+        unpack(archive, target(tmp_path), 10)
+    (tmp_path / "enough").mkdir()
+    unpack(archive, tmp_path / "enough", 11)
