@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.python.auto_complete import complete
+from deployments.backends.python.auto_complete import TIMEOUT_S, complete
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.override_files import OverrideFiles
@@ -23,8 +23,8 @@ from repository_loader.package import moved
 from repository_loader.storage.model_source import ModelSource, provide, source_of
 from repository_loader.storage.remote_store import StorageError
 
-_TIMEOUT_S: Final = 420.0
-"""A node starts a process, fetches the model, unpacks its environment and runs its code meanwhile."""
+_TIMEOUT_S: Final = TIMEOUT_S + 360.0
+"""A node starts a process, fetches the model and unpacks its environment before it runs its code."""
 
 
 class NodeCompleter:

@@ -52,6 +52,9 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
         ("a second", QUEUE_BOUND + "MEASURED_NS"),
     ),
     "| time that one batch may run": (("600 s", SETTINGS + "max_batch_duration_s"),),
+    "| time in which a Python model, with all that it imports": (
+        ("600 s", "deployments.backends.python.auto_complete.TIMEOUT_S"),
+    ),
     "| JSON nesting; elements |": (("100", LIMITS + "json_max_depth"), ("16 Mi", LIMITS + "json_max_elements")),
     "| JSON of a request that is neither inference nor load": (
         ("256 KiB", "app.http.endpoint._MAX_BYTES"),

@@ -20,7 +20,8 @@ from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
 _LOG = logging.getLogger(__name__)
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
+"""An import may take minutes, as of a framework on a file system of the network; what hangs must end."""
 _PROCESS = "deployments.backends.python.auto_complete_process"
 
 

@@ -118,6 +118,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| time that one batch may run": (
         "deployments/core/test_instance_pool.py::test_batch_that_never_ends_is_answered_and_its_instance_given_up",
     ),
+    "| time in which a Python model, with all that it imports": (
+        "deployments/backends/test_python_auto_complete.py::test_hanging_model_and_what_it_started_are_ended",
+    ),
     "| JSON nesting; elements |": (
         "protocol/test_json_tensor.py::test_depth_is_bounded_on_both_sides",
         "protocol/test_json_tensor.py::test_elements_and_bytes_are_bounded_on_both_sides",
