@@ -20,7 +20,7 @@ from app.cli.client.top import top
 from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
 from app.cli.model_logs import logs
-from app.cli.option_groups import CommandList, GroupedCommand
+from app.cli.option_groups import CommandList, GroupedCommand, SettingsCommand
 from app.cli.ray_command import ray
 from app.cli.ray_token import choose_token
 from app.cli.ray_variables import ray_variables
@@ -269,7 +269,7 @@ def serve(
         sys.exit(RUNTIME_ERROR)
 
 
-@main.command()
+@main.command(cls=SettingsCommand)
 @offline_options
 @click.option("--load", is_flag=True, help="Also load each model once, in a process of its own.")
 def validate(as_json: bool, load: bool, **flags: Any) -> None:
@@ -285,7 +285,7 @@ def validate(as_json: bool, load: bool, **flags: Any) -> None:
     sys.exit(validation.print(as_json))
 
 
-@main.command()
+@main.command(cls=SettingsCommand)
 @offline_options
 def plan(as_json: bool, **flags: Any) -> None:
     """Print the deployments that repositories would become, with their resources. Starts nothing."""

@@ -50,7 +50,30 @@ class CommandList(click.Group):
             formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in sorted(self.commands.items())])
 
 
-class GroupedCommand(click.Command):
+class SettingsCommand(click.Command):
+    """Has flags for settings; one that is true or false may stand without a value, whatever is behind it."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Read the line; what is behind such a flag is its value only where it says true or false."""
+        settings = [each for each in self.params if isinstance(each, click.Option) and not each.is_flag]
+        booleans = {flag for each in settings if each.type is click.BOOL for flag in each.opts}
+        end = args.index("--") if "--" in args else len(args)
+        told = [
+            f"{arg}=true" if arg in booleans and not _is_boolean(after) else arg
+            for arg, after in zip(args[:end], [*args[1:end], ""], strict=True)
+        ]
+        return super().parse_args(context, [*told, *args[end:]])
+
+
+def _is_boolean(text: str) -> bool:
+    try:
+        click.BOOL.convert(text, None, None)
+    except click.BadParameter:
+        return False
+    return bool(text)
+
+
+class GroupedCommand(SettingsCommand):
     """Lists its flags by heading."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -58,6 +58,22 @@ def test_several_repositories_in_one_flag_are_told_to_be_given_one_by_one(separa
     assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
 
 
+@pytest.mark.parametrize("command", ["plan", "validate"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--disable-auto-complete-config REPOSITORY",
+        "--disable-auto-complete-config true REPOSITORY",
+        "--json --disable-auto-complete-config -- REPOSITORY",
+        "REPOSITORY --disable-auto-complete-config",
+    ],
+)
+def test_a_setting_that_is_true_or_false_needs_no_value(command: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    done = CliRunner().invoke(main, [command, *line.replace("REPOSITORY", str(tmp_path)).split()])
+    assert done.exit_code == 2 and "failed to open text file for read" in done.output  # as it is not completed
+
+
 def test_what_metrics_config_refuses_names_the_flag_once(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["plan", str(tmp_path), "--metrics-config", "foo"])
     assert done.output.splitlines()[-1] == "Error: --metrics-config: has the form <setting>=<value>, got 'foo'"
