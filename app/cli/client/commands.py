@@ -64,6 +64,8 @@ def infer(
 
     path = f"/v2/models/{quoted(model)}" + (f"/versions/{version}" if version is not None else "")
     wanted = {each["name"]: each for each in server.get(path)["inputs"]}
+    if inputs and not wanted:
+        raise click.UsageError(f"model '{model}' has no inputs")
     described, content = [], b""
     for name, value in _by_name(inputs, list(wanted)).items():
         if name not in wanted:

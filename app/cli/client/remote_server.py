@@ -102,7 +102,7 @@ class RemoteServer:
             raise click.ClickException(f"{self.url} says that it is at {answered.get('Location')} ({status})")
         if status >= 400 and status not in also:
             if sentence := _sentence(content):
-                raise click.ClickException(f"{sentence} ({status}){_hint(status, sentence)}")
+                raise click.ClickException(f"{sentence} ({status}){_hint(status, sentence, path)}")
             answer = http.client.responses.get(status, "with an error")
             raise click.ClickException(f"{self.url} answers {answer} ({status}): {_OTHER}")
         return status, answered, content
@@ -174,10 +174,12 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _hint(status: int, sentence: str) -> str:
-    """Return what to do about a refusal whose sentence is Triton's and does not say it."""
+def _hint(status: int, sentence: str, path: str) -> str:
+    """Return what to do about a refusal whose sentence does not say it."""
     if status == 401:
         return "; --api-key or EAGLERAY_CLIENT_KEY gives one"
+    if (status, sentence) == (404, "Not Found") and path.startswith("/v2/console/"):
+        return "; the server's console, which this reads, is closed (--console=false)"
     return "; start the server with --model-control-mode explicit" if _NO_CONTROL in sentence else ""
 
 

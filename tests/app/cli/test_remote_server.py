@@ -206,6 +206,21 @@ def test_who_may_not_load_is_told_which_mode_lets_it(command: str) -> None:
     assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
 
 
+@pytest.mark.parametrize("command", ["top --once", "logs m"])
+def test_who_reads_what_a_closed_console_would_show_is_told_so(command: str) -> None:
+    with something_else(404, b'{"error": "Not Found"}') as url:
+        done = CliRunner().invoke(main, [*command.split(), "--url", url])
+    told = "Not Found (404); the server's console, which this reads, is closed (--console=false)"
+    assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
+
+
+@pytest.mark.parametrize("given", [["--input", "1"], ["--input", "X=1"]])
+def test_a_model_without_inputs_is_said_to_have_none(given: list[str]) -> None:
+    with something_else(200, b'{"inputs": []}') as url:
+        done = CliRunner().invoke(main, ["infer", "m", *given, "--url", url])
+    assert (done.exit_code, "Error: model 'm' has no inputs\n" in done.output) == (2, True), done.output
+
+
 def test_where_no_server_runs_it_says_what_to_do() -> None:
     done = CliRunner().invoke(main, ["status", "--url", "http://127.0.0.1:1"])
     told = "nothing listens there; `eagleray serve` starts one, and --url says where another is"
