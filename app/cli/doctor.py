@@ -1,6 +1,7 @@
 """`eagleray doctor`: names what is unsafe or broken here or on the nodes of a server, and where nodes differ."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -63,6 +64,7 @@ def doctor(ray_address: str, server: RemoteServer, as_json: bool) -> None:
     else:
         for each in findings:
             node = f"[{each['node'][:8]}] " if each.get("node") else ""
-            level = click.style(each["level"], _COLOURS.get(each["level"]))
+            colour = None if os.environ.get("NO_COLOR") else _COLOURS.get(each["level"])
+            level = click.style(each["level"], colour) if colour else each["level"]
             click.echo(f"{node}{level}  {each['check']}: {each['text']}")
     sys.exit(any(each["level"] == ERROR for each in findings))

@@ -221,6 +221,13 @@ def test_a_model_without_inputs_is_said_to_have_none(given: list[str]) -> None:
     assert (done.exit_code, "Error: model 'm' has no inputs\n" in done.output) == (2, True), done.output
 
 
+@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("1", False)])
+def test_doctor_has_no_colours_where_the_environment_asks_for_none(variable: str, coloured: bool) -> None:
+    with something_else(200, b'{"findings": [{"level": "ok", "check": "c", "text": "t"}]}') as url:
+        done = CliRunner(env={"NO_COLOR": variable}).invoke(main, ["doctor", "--url", url], color=True)
+    assert (done.exit_code, "\x1b[" in done.output) == (0, coloured), done.output
+
+
 def test_where_no_server_runs_it_says_what_to_do() -> None:
     done = CliRunner().invoke(main, ["status", "--url", "http://127.0.0.1:1"])
     told = "nothing listens there; `eagleray serve` starts one, and --url says where another is"
