@@ -4,7 +4,7 @@ import asyncio
 import math
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from app.edge.body_budget import TOO_MANY_BODIES
@@ -43,6 +43,8 @@ _TURN_BYTES: Final = 1 << 16
 _DUE_PART: Final = 4
 # Of a message that was decompressed, so many bytes are a unit of work.
 _UNIT_BITS: Final = 6
+# Stands for what has arrived where nothing has; one for all calls, and never added to.
+_NOTHING: Final = bytearray()
 
 
 class Call(Stream):
@@ -50,6 +52,7 @@ class Call(Stream):
 
     __slots__ = (
         "_body",
+        "_deferred",
         "_filled",
         "_granted_bytes",
         "_inflating",
@@ -69,6 +72,8 @@ class Call(Stream):
     connection: OpenConnection
     wire: ClassVar[int] = GRPC
     """As what its errors are counted."""
+    full = False
+    """Whether whole messages that have arrived wait, until the call says by `go_on` that there is room for more."""
 
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id)
@@ -85,7 +90,9 @@ class Call(Stream):
         self._prefix = b""
         self._received = 0
         self._inflating: Work | None = None
-        self._unread: bytes | bytearray = b""
+        self._deferred: tuple[Callable[[], None], ...] = ()
+        """What is to be done once there is room."""
+        self._unread = _NOTHING
         """What has arrived, and is for the next turns of the loop."""
         self._later: deque[tuple[int, Buffer] | None] = deque()
         """What came behind a message that is being decompressed."""
@@ -140,8 +147,8 @@ class Call(Stream):
             return
         if self._unread:
             self._unread += data
-        else:
-            self._read(memoryview(data))
+        elif left := self._read(memoryview(data)):
+            self._unread = bytearray(memoryview(data)[-left:])
 
     def receive_run(self, view: memoryview, at: int, head: memoryview, size: int) -> int:
         """Copy frames that are in the middle of a large message to where they belong."""
@@ -161,36 +168,51 @@ class Call(Stream):
         self.credit_bytes -= filled - begun
         return at
 
-    def _read(self, view: memoryview) -> None:
-        """Take what has arrived; most of a great number of messages has to wait for the next turn."""
+    def _read(self, view: memoryview) -> int:
+        """Take what has arrived; returns how much is for a later turn, as most of a great number of messages is."""
         try:
-            view = self._assemble(view)
-            if self.done:
-                return
-            if view:
-                self._unread = bytearray(view)
-                self.context.loop.call_soon(self._read_on)
-                return
-            if self.peer_ended:
-                if self._prefix:
-                    raise CallError(INTERNAL, "the request ended in the middle of a message")
-                self._take(None)
-            self.caught_up()
+            left = len(self._assemble(view))
+            if left:
+                self._defer(self._read_on)
+            elif not self.done:
+                if self.peer_ended:
+                    if self._prefix:
+                        raise CallError(INTERNAL, "the request ended in the middle of a message")
+                    self._take(None)
+                self.caught_up()
+            return left
         except CallError as error:
             self.finish(error.code, error.message)
+            return 0
 
     def _read_on(self) -> None:
-        unread, self._unread = self._unread, b""
-        if not self.done:
-            self._read(memoryview(unread))
+        unread, self._unread = self._unread, _NOTHING
+        if not self.done and (left := self._read(memoryview(unread))):
+            del unread[:-left]  # moves nothing
+            self._unread = unread
+
+    def _defer(self, step: Callable[[], None]) -> None:
+        """Take a step in the next turn, or the one after there is room."""
+        if self.full:
+            self._deferred = (*self._deferred, step)
+        else:
+            self.context.loop.call_soon(step)
+
+    def go_on(self) -> None:
+        """Take what has waited for room, from the next turn of the loop on."""
+        steps, self._deferred = self._deferred, ()
+        for step in steps:
+            self.context.loop.call_soon(step)
 
     def _assemble(self, view: memoryview) -> memoryview:
-        """Put messages together; returns what is more than one turn's work."""
+        """Put messages together; returns what is more than one turn's work, or has no room."""
         left, left_bytes = _TURN_MESSAGES, _TURN_BYTES
         while view and not self.done:
             if left <= 0 or left_bytes <= 0:
                 return view
             if self._body is None:
+                if self.full and not self._prefix:  # what has begun has its time to arrive
+                    return view
                 needed = PREFIX.size - len(self._prefix)
                 self._prefix += view[:needed]
                 view = view[needed:]
@@ -336,8 +358,8 @@ class Call(Stream):
         left, left_bytes = _TURN_MESSAGES, _TURN_BYTES
         try:
             while self._later and not (self.done or self._inflating):
-                if left <= 0 or left_bytes <= 0:
-                    self.context.loop.call_soon(self._take_later)
+                if left <= 0 or left_bytes <= 0 or self.full:
+                    self._defer(self._take_later)
                     return
                 item = self._later.popleft()
                 size = 0 if item is None else len(item[1])
@@ -420,7 +442,8 @@ class Call(Stream):
         self.done = True
         self._body = None
         self._granted_bytes = 0
-        self._unread = b""
+        self._deferred = ()
+        self._unread = _NOTHING
         self._later.clear()
         self._waiting_bytes = 0
         if self._inflating is not None:
@@ -463,20 +486,3 @@ class Call(Stream):
     def _deadline_exceeded(self) -> None:
         self._timer = None
         self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded", self.under_way())
-
-
-class RefusedCall(Call):
-    """A call that is answered by its head alone."""
-
-    __slots__ = ()
-
-    def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
-        super().__init__(connection, stream_id, head)
-        self._end()
-        self.context.loop.call_soon(self._refuse)
-
-    def _refuse(self) -> None:
-        if self.connection.streams.get(self.stream_id) is self:
-            assert self.head.refusal is not None
-            self.note(*self.head.refused)
-            self._send_end(self.head.refusal)

@@ -8,11 +8,12 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from app.grpc.call import Call, RefusedCall
+from app.grpc.call import Call
 from app.grpc.head import GrpcHead
 from app.grpc.infer_call import InferCall
 from app.grpc.method import Handler, Method
 from app.grpc.reflection import reflection_call
+from app.grpc.refused_call import RefusedCall
 from app.grpc.stream_infer_call import StreamInferCall
 from app.grpc.unary_call import MethodCall
 from app.service.service import Service

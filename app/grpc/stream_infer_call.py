@@ -26,12 +26,13 @@ from protocol.short_error import shortened
 class StreamInferCall(Call):
     """A call of ModelStreamInfer."""
 
-    __slots__ = ("_half_closed", "_held_bytes", "_inflight_bytes", "_ordered", "_real_errors", "_requests")
+    __slots__ = ("_half_closed", "_held_bytes", "_inflight_bytes", "_ordered", "_real_errors", "_requests", "full")
 
     wire = GRPC_STREAM
 
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id, head)
+        self.full = False
         self._requests: set[StreamRequest] = set()
         self._ordered: deque[StreamRequest] = deque()
         self._half_closed = False
@@ -45,6 +46,9 @@ class StreamInferCall(Call):
         request = StreamRequest(self, message)
         self._requests.add(request)
         self._inflight_bytes += request.size
+        most = self.context.options.max_stream_inflight_count
+        if len(self._requests) >= most or len(self._ordered) >= most:
+            self.full = True
         try:
             request.route = read_route(message)
             request.decoupled = self.context.service.routing.decoupled(request.route[0])
@@ -123,17 +127,25 @@ class StreamInferCall(Call):
         send_response(self, parts, size)
 
     def caught_up(self) -> None:
-        """Let the client send more, unless much of what it has sent is under way, or answered and not sent."""
+        """Take or let the client send more, unless much of what it has sent is under way, or answered and not sent."""
         options = self.context.options
+        if self.full and self._count < options.max_stream_inflight_count:
+            self.full = False
+            self.go_on()
         if (
             self.credit_bytes <= self.connection.initial_credit_bytes // 2
             and not self.peer_ended
             and not self.done
             and not self.behind
-            and max(len(self._requests), len(self._ordered)) < options.max_stream_inflight_count
+            and self._count < options.max_stream_inflight_count
             and self._inflight_bytes + self._held_bytes < options.max_stream_inflight_bytes
         ):
             self.grant(self.connection.initial_credit_bytes - self.credit_bytes)
+
+    @property
+    def _count(self) -> int:
+        """How many requests are under way, or wait for the answer to an earlier one."""
+        return max(len(self._requests), len(self._ordered))
 
     def under_way(self) -> Target | None:
         """Return the model that has the oldest request, of decoupled models any if no other has one."""

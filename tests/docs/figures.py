@@ -42,6 +42,9 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "| time without a request on a connection |": (("620 s", SETTINGS + "http_idle_timeout_s"),),
     "| chunks of a chunked body |": (("65,536", HTTP + "max_chunk_count"),),
     "| open connections of an ingress |": (("4,096", SETTINGS + "max_connections"),),
+    "| requests of one gRPC stream that are not answered": (
+        ("1,024", "app.grpc.options.GrpcOptions.max_stream_inflight_count"),
+    ),
     "| requests under way to one replica |": (
         ("4,096", SETTINGS + "max_inflight_per_replica"),
         ("1 GiB", "deployments.lane.client.MAX_INFLIGHT_BYTES"),

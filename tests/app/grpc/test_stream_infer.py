@@ -2,13 +2,14 @@
 
 import asyncio
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from app.grpc.options import GrpcOptions
@@ -216,6 +217,105 @@ def test_reads_no_further_while_too_much_waits_for_the_answer_to_an_earlier_requ
         assert not wire.connection.streams
 
     asyncio.run(run())
+
+
+def small_messages(names: Sequence[str], model: str = "identity") -> bytes:
+    return b"".join(prefixed(request(model, request_id=each).SerializeToString()) for each in names)
+
+
+def answered_ids(answer: bytes) -> list[str]:
+    found = []
+    while answer:
+        size = int.from_bytes(answer[1:5], "big")
+        found.append(pb.ModelStreamInferResponse.FromString(answer[5 : 5 + size]).infer_response.id)
+        answer = answer[5 + size :]
+    return found
+
+
+@pytest.mark.parametrize("model", ["identity", "decoupled"])
+def test_small_messages_beyond_what_may_be_under_way_wait_and_are_answered_in_order(model: str) -> None:
+    async def run() -> None:
+        wire = Wire(GrpcOptions(max_stream_inflight_count=10))
+        names = [f"hold{number}" for number in range(100)]
+        sent, got = small_messages(names, model), b""
+        await wire.send(wire.headers(1, STREAM), *(data(1, sent[at : at + 1000]) for at in range(0, len(sent), 1000)))
+        answer = await wire.send(data(1, b"", end=True))
+        for number, name in enumerate(names):
+            assert list(wire.service.held) == names[number : number + 10]
+            wire.service.held.pop(name)()
+            answer = await wire.send()
+            got += bodies(answer)[1]
+        assert answered_ids(got) == names
+        assert answer[-1].flags & frames.END_STREAM and not wire.connection.streams
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_a_message_that_waits_goes_on_when_any_of_a_decoupled_model_is_answered() -> None:
+    wire = Wire(GrpcOptions(max_stream_inflight_count=3))
+    await wire.send(wire.headers(1, STREAM), data(1, small_messages(["hold0", "hold1", "hold2", "hold3"], "decoupled")))
+    assert list(wire.service.held) == ["hold0", "hold1", "hold2"]
+    wire.service.held.pop("hold1")()
+    await wire.send()
+    assert list(wire.service.held) == ["hold0", "hold2", "hold3"]
+
+
+@on_loop
+async def test_errors_that_wait_for_the_answer_to_an_earlier_request_count_as_under_way() -> None:
+    wire = Wire(GrpcOptions(max_stream_inflight_count=5))
+    await wire.send(wire.headers(1, STREAM), data(1, small_messages(["hold", *["fail"] * 60])))
+    assert len(wire.service.requests) == 6
+    wire.service.held.pop("hold")()
+    await wire.send()
+    assert len(wire.service.requests) == 61
+
+
+@pytest.mark.parametrize("by", ["the client", "its deadline", "the connection"])
+def test_a_stream_that_ends_drops_the_messages_that_wait(by: str) -> None:
+    async def run() -> None:
+        wire = Wire(GrpcOptions(max_stream_inflight_count=3))
+        head = wire.headers(1, STREAM, grpc_timeout="20m" if by == "its deadline" else "1M")
+        await wire.send(head, data(1, small_messages([f"hold{number}" for number in range(9)])))
+        if by == "the client":
+            await wire.send(frames.rst_stream(1, frames.CANCEL))
+        elif by == "the connection":
+            wire.connection.connection_lost(None)
+        else:
+            while wire.connection.streams:
+                await wire.send()
+        await wire.send()
+        assert sorted(wire.service.cancelled) == ["hold0", "hold1", "hold2"]
+        assert len(wire.service.requests) == 3
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_messages_that_wait_are_answered_before_a_connection_that_is_to_end_ends() -> None:
+    wire = Wire(GrpcOptions(max_stream_inflight_count=2))
+    names = [f"hold{number}" for number in range(5)]
+    await wire.send(wire.headers(1, STREAM), data(1, small_messages(names), end=True))
+    wire.connection.shut()
+    await wire.send(frames.frame(frames.PING, frames.ACK, 0, b"goodbye!"))
+    got = []
+    for name in names:
+        wire.service.held.pop(name)()
+        got += await wire.send()
+    assert wire.status(got)["grpc-status"] == "0"
+
+
+@on_loop
+async def test_what_waits_for_room_has_no_time_to_arrive() -> None:
+    wire = Wire(GrpcOptions(max_stream_inflight_count=1))
+    sent = small_messages(["hold0", "hold1"])
+    await wire.send(wire.headers(1, STREAM), data(1, sent[:-5]))
+    wire.connection.sweep(wire.front.loop.time() + 100)
+    assert wire.connection.streams
+    wire.service.held.pop("hold0")()
+    await wire.send()
+    wire.connection.sweep(wire.front.loop.time() + 100)
+    assert wire.status(await wire.send())["grpc-status"] == "4"
 
 
 @pytest.mark.parametrize("over", [0, 1])

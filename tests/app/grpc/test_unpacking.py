@@ -29,7 +29,7 @@ async def opened(queue: WorkQueue, options: GrpcOptions | None = None) -> Wire:
 @on_loop
 async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> None:
     with busy_queue() as (queue, go_on):
-        wire = await opened(queue)
+        wire = await opened(queue, GrpcOptions(max_stream_inflight_count=1 << 20))
         stream, sent = wire.connection.streams[1], 0
         piece = SMALL * (16_000 // len(SMALL))
         while stream.credit_bytes >= len(piece) and sent < 8 << 20:
@@ -51,6 +51,23 @@ async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> N
             known = len(requests)
         wire.connection.sweep(wire.front.loop.time())
         assert wire.front.bodies.used_bytes == 0
+
+
+@on_loop
+async def test_what_waits_behind_it_is_taken_as_those_before_are_answered() -> None:
+    with busy_queue() as (queue, go_on):
+        wire = await opened(queue, GrpcOptions(max_stream_inflight_count=5))
+        names = [f"hold{number}" for number in range(12)]
+        behind = b"".join(prefixed(request(request_id=each).SerializeToString()) for each in names)
+        await wire.send(data(1, behind), data(1, b"", end=True))
+        go_on.set()
+        while len(wire.service.held) < 5:
+            await wire.send()
+        for number, name in enumerate(names):
+            await wire.send()
+            assert list(wire.service.held) == names[number : number + 5]
+            wire.service.held.pop(name)()
+        assert wire.status(await wire.send())["grpc-status"] == "0"
 
 
 @on_loop

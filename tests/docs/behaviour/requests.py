@@ -96,6 +96,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
         "app/grpc/test_wire.py::test_a_request_that_is_complete_has_as_long_as_its_model_takes",
     ),
+    "| requests of one gRPC stream that are not answered": (
+        "app/grpc/test_stream_infer.py::"
+        "test_small_messages_beyond_what_may_be_under_way_wait_and_are_answered_in_order",
+        "app/grpc/test_stream_infer.py::"
+        "test_reads_no_further_while_too_much_waits_for_the_answer_to_an_earlier_request",
+        "app/grpc/test_stream_infer.py::test_errors_that_wait_for_the_answer_to_an_earlier_request_count_as_under_way",
+        "app/grpc/test_unpacking.py::test_what_waits_behind_it_is_taken_as_those_before_are_answered",
+    ),
     "| requests under way to one replica |": (
         LANE + "test_requests_under_way_are_bounded",
         LANE + "test_bytes_under_way_are_bounded",
