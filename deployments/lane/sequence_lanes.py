@@ -1,6 +1,6 @@
 """Which lane a sequence's requests take: always the one to the replica that holds it."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from hashlib import blake2b
 from time import monotonic
@@ -29,6 +29,8 @@ class SequenceLanes:
         self.idle_s = idle_s
         self._now_s = now_s
         self._known: OrderedDict[int | str, tuple[LaneClient, float]] = OrderedDict()
+        self._under_way: dict[tuple[LaneClient, int | str], deque[int]] = {}
+        """The calls of each sequence on each lane, of which the first still is on it when it was looked at last."""
 
     def choose(self, mark: SequenceMark, lanes: Iterable[LaneClient]) -> LaneClient | None:
         """Return the lane for a request, None without a lane."""
@@ -48,7 +50,7 @@ class SequenceLanes:
     def _lane_of(self, sequence_id: int | str, now_s: float) -> LaneClient | None:
         """Return the lane of a sequence that is not idle for too long."""
         lane, used_s = self._known.get(sequence_id, (None, 0.0))
-        is_over = lane is not None and now_s - used_s > self.idle_s and not _is_under_way(sequence_id, lane)
+        is_over = lane is not None and now_s - used_s > self.idle_s and not self._is_under_way(sequence_id, lane)
         return None if is_over else lane
 
     def _remember(self, mark: SequenceMark, lane: LaneClient, now_s: float) -> None:
@@ -56,8 +58,31 @@ class SequenceLanes:
         if len(self._known) > MAX_SEQUENCES:
             self._known.popitem(last=False)
 
+    def _is_under_way(self, sequence_id: int | str, lane: LaneClient) -> bool:
+        """Whether a request of a sequence is on a lane; forgets those that are not, as far as they were sent first."""
+        calls = self._under_way.get((lane, sequence_id))
+        if calls is None:
+            return False
+        while calls and calls[0] not in lane.calls:
+            calls.popleft()
+        if not calls:
+            del self._under_way[lane, sequence_id]
+        return bool(calls)
+
+    def sent(self, mark: SequenceMark, lane: LaneClient, call_id: int) -> None:
+        """Note that a request is on the lane that was chosen for it."""
+        calls = self._under_way.setdefault((lane, mark.sequence_id), deque())
+        calls.append(call_id)
+        if len(calls) > 2 * len(lane.calls):  # most were given up behind one that still runs
+            self._under_way[lane, mark.sequence_id] = deque(filter(lane.calls.__contains__, calls))
+
+    def given_up(self, mark: SequenceMark, lane: LaneClient) -> None:
+        """Note that a request was taken off its lane, and gets no answer."""
+        self._is_under_way(mark.sequence_id, lane)
+
     def answered(self, mark: SequenceMark, lane: LaneClient) -> None:
         """Note that a request, for which the lane was chosen, has got an answer: from now on its sequence is idle."""
+        self._is_under_way(mark.sequence_id, lane)
         if self._known.get(mark.sequence_id, (None,))[0] is lane:
             self._known[mark.sequence_id] = lane, self._now_s()
 
@@ -98,10 +123,6 @@ def read_mark(parts: Sequence[Buffer], json_length: int | None, wire: int) -> Se
     if wire != HTTP:
         return grpc_sequence(body)
     return http_sequence(body if json_length is None else memoryview(body)[:json_length])
-
-
-def _is_under_way(sequence_id: int | str, lane: LaneClient) -> bool:
-    return any(call.mark is not None and call.mark.sequence_id == sequence_id for call in lane.calls.values())
 
 
 def _weight(replica_id: str, sequence_id: int | str) -> bytes:

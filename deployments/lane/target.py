@@ -217,6 +217,8 @@ class LaneTarget:
         if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
             return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
+        if self._sequences is not None:
+            self._sequences.sent(mark, lane, call.id)
         if mark.starts:
             self._end_elsewhere(mark.sequence_id, lane)
         return None
@@ -353,6 +355,8 @@ class LaneTarget:
             give_up(token.cells)
         if token.lane is not None:
             token.lane.cancel(token)
+            if token.mark is not None and self._sequences is not None:
+                self._sequences.given_up(token.mark, token.lane)
         if token.given_up is not None:
             token.given_up(token)
 

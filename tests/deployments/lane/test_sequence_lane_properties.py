@@ -15,6 +15,7 @@ class Replica:
 
     replica_id: str
     near: bool = True
+    calls: dict[int, SequenceMark] = field(default_factory=dict)
     sums: dict[int, int] = field(default_factory=dict)
 
     def add(self, mark, value):
@@ -89,3 +90,56 @@ def test_a_sequence_through_one_ingress_has_its_sum_though_replicas_come_and_die
             assert replica.add(mark, number) == total
             if ends:
                 del sums[sequence_id]
+
+
+class Scanned(SequenceLanes):
+    """The plain model: looks at every call of the lane."""
+
+    def _is_under_way(self, sequence_id, lane):
+        return any(mark.sequence_id == sequence_id for mark in lane.calls.values())
+
+
+STEP = st.one_of(
+    st.tuples(st.just("send"), st.integers(1, 4), st.booleans(), st.booleans()),
+    st.tuples(st.sampled_from(["answer", "respond", "give up"]), st.integers(0, 30)),
+    st.tuples(st.just("lose"), st.integers(0, 1)),
+    st.tuples(st.just("wait"), st.sampled_from([1, 50, 70])),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(STEP, max_size=80))
+def test_a_sequence_is_idle_when_none_of_all_calls_of_its_lane_is_its_own(steps):
+    now_s, call_id = 0.0, 0
+    lanes = [Replica("one"), Replica("other")]
+    both = SequenceLanes(60, lambda: now_s), Scanned(60, lambda: now_s)
+    for what, number, *more in steps:
+        under_way = [(lane, each) for lane in lanes for each in lane.calls]
+        if what == "wait":
+            now_s += number
+        elif what == "lose":
+            lane = lanes[number]
+            lost, lane.calls = lane.calls, {}
+            for mark in lost.values():
+                for each in both:
+                    each.answered(mark, lane)
+        elif what == "send":
+            mark = SequenceMark(number, *more)
+            lane, expected = (each.choose(mark, lanes) for each in both)
+            assert lane is expected
+            call_id += 1
+            lane.calls[call_id] = mark
+            both[0].sent(mark, lane, call_id)
+        elif under_way:
+            lane, each = under_way[number % len(under_way)]
+            mark = lane.calls[each] if what == "respond" else lane.calls.pop(each)
+            for known in both:
+                (known.given_up if what == "give up" else known.answered)(mark, lane)
+        for sequence_id in range(1, 5):
+            assert len({each.holds(sequence_id, lanes[:1]) for each in both}) == 1
+            assert len({each.holds(sequence_id, lanes[1:]) for each in both}) == 1
+    for lane in lanes:
+        for each, mark in tuple(lane.calls.items()):
+            del lane.calls[each]
+            both[0].given_up(mark, lane)
+    assert not both[0]._under_way

@@ -124,6 +124,30 @@ def test_memory_of_refused_ends_is_bounded_and_later_sequences_win():
     assert lanes.choose(mark("again"), LANES) is again
 
 
+def test_many_sequences_that_wait_for_long_cost_no_look_at_all_that_is_under_way():
+    clock = Clock()
+    lanes, lane = SequenceLanes(60, clock), Lane("replica")
+    for number in range(1, 10_001):
+        lanes.choose(mark(number, starts=True), [lane])
+        lane.calls[number] = mark(number)
+        lanes.sent(mark(number), lane, number)
+    clock.now = 100.0
+    began_s = time.thread_time()
+    assert all(lanes.holds(number, [lane]) for number in range(1, 10_001))
+    assert time.thread_time() - began_s < 0.25  # to look at all of them each time takes longer
+
+
+def test_calls_that_are_given_up_behind_one_that_runs_are_not_kept():
+    lanes, lane = SequenceLanes(60), Lane("replica")
+    for number in range(10_000):
+        lane.calls[number] = mark(7)
+        lanes.sent(mark(7), lane, number)
+        if number:
+            del lane.calls[number]
+            lanes.given_up(mark(7), lane)
+    assert sum(map(len, lanes._under_way.values())) < 10
+
+
 def test_without_a_replica_there_is_no_lane():
     assert SequenceLanes(60).choose(mark(1), []) is None
 
