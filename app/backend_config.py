@@ -22,7 +22,7 @@ _REASONS: Final = {
     "python,shm-default-byte-size": _AREAS,
     "python,shm-growth-byte-size": _AREAS,
     "python,shm-region-prefix-name": "the memory between a Python model's process and its replica has no name",
-    "python,stub-timeout-seconds": "a Python model's process may load for ever, and complete a configuration for 600 s",
+    "python,stub-timeout-seconds": "a Python model's process may load for ever, and complete a configuration for 300 s",
     "python,thread-pool-size": "Eagleray has no such pool",
     "onnxruntime,enable-global-threadpool": "each session has a pool of threads, which share the cores of the process",
     "tensorrt,coalesce-request-input": "small inputs of a batch go to the GPU together in any case",

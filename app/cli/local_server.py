@@ -26,8 +26,7 @@ from app.settings import Settings
 from deployments.control.controller_options import CONTROLLER
 from deployments.control.directory import Directory
 
-_START_TIMEOUT_S = 1200.0
-"""A model that hangs as it completes its configuration ends after 600 s, and the others load then."""
+_START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
 _LOOK_S = 2.0
 _EXIT_S = 5.0

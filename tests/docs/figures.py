@@ -56,7 +56,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "| time that one batch may run": (("600 s", SETTINGS + "max_batch_duration_s"),),
     "| time in which a Python model, with all that it imports": (
-        ("600 s", "deployments.backends.python.auto_complete.TIMEOUT_S"),
+        ("300 s", "deployments.backends.python.auto_complete.TIMEOUT_S"),
     ),
     "| JSON nesting; elements |": (("100", LIMITS + "json_max_depth"), ("16 Mi", LIMITS + "json_max_elements")),
     "| JSON of a request that is neither inference nor load": (

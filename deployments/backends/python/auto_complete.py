@@ -20,7 +20,7 @@ from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
 _LOG = logging.getLogger(__name__)
 
-TIMEOUT_S = 600.0
+TIMEOUT_S = 300.0
 """An import may take minutes, as of a framework on a file system of the network; what hangs must end."""
 _PROCESS = "deployments.backends.python.auto_complete_process"
 
