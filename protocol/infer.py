@@ -14,8 +14,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
-MAX_CALLERS: Final = 16
-"""How many models may wait for each other."""
 RESCHEDULED = 4
 """Set by a backend: the request of an iterative sequence is to run again. No client can set it."""
 
@@ -69,7 +67,8 @@ class InferRequest:
     unregister them before. `places` are those that a backend may write to, None for none: it returns an array over the
     place of an output, and nothing is copied. `room` gives memory of that kind for a large output of so many bytes,
     from which the response need not be copied, or None; where it is None itself, nothing would be saved.
-    `callers` are the models that wait for the answer, the client's first, where a model has called this one.
+    `callers` are the models that wait for the answer, the client's first, where a model has called this one: entries
+    as `caller` makes them.
     `over_lane` says that it comes from another process, which asks another replica when the queue here is full, and
     counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. `trace` is None
     for a request that is not traced. Times are monotonic nanoseconds.

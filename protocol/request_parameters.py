@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from protocol.callers import read_callers
 from protocol.errors import InvalidArgument
-from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, Parameter
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, Parameter
 from protocol.json_document import MAX_UINT64, NON_STRING, as_boolean, as_unsigned, unparsable
 from protocol.limits import Limits
 
@@ -15,7 +16,7 @@ A client that sets it itself gains nothing: these are parameters that it could h
 
 
 CALLERS: Final = "eagleray_callers"
-"""Parameter that names the models which wait for a request of theirs, with "/" between them, which no name holds.
+"""Parameter that names the models which wait for a request of theirs, with "/" between them; see `callers`.
 
 A client that sets it gains nothing: models refuse more than they would.
 """
@@ -80,7 +81,7 @@ def _read(found: RequestParameters, key: str, value: Any, limits: Limits) -> Non
     elif key == BINARY_DATA_OUTPUT:
         found.binary_data_output = as_boolean(value, key)
     elif key == CALLERS and isinstance(value, str):
-        found.callers = tuple(value.split("/", MAX_CALLERS))
+        found.callers = read_callers(value)
     elif key.startswith("triton_"):
         raise InvalidArgument(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."

@@ -12,6 +12,7 @@ from deployments.lane.target import LaneTarget
 from deployments.lane.work_queue import WorkQueue
 from deployments.replica.remote_step import RemoteStep, StepCodec
 from deployments.schedulers.scheduler import reply
+from protocol.callers import chain, may_be
 from protocol.errors import InvalidArgument, ServingError, Unavailable
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Reply
 from protocol.signature import Signature
@@ -114,8 +115,8 @@ class HostRouter:
                 return
             version = chosen
         here = self._core.has(model_name)
-        if model_name in request.callers and not self._may_return(model_name, request, here):
-            callers = " -> ".join((*request.callers, model_name))
+        if request.callers and not self._may_return(model_name, version, request, here):
+            callers = chain(request.callers, model_name)
             self._refuse(request, InvalidArgument(_WAITS_FOR_ITSELF.format(model_name, callers)))
             return
         target = None
@@ -149,12 +150,14 @@ class HostRouter:
         target = None if self._core.has(name) else self._target(name, version)
         return target is not None and target.awaits_replacement
 
-    def _may_return(self, name: str, request: InferRequest, here: bool) -> bool:
+    def _may_return(self, name: str, version: int, request: InferRequest, here: bool) -> bool:
         """Whether a model may be asked by what waits for it: if one of its instances is sure to become free.
 
         Each request on its way back to the model may have an instance wait for it. What other processes wait for is
-        not known here.
+        not known here. Another version of the model has instances of its own.
         """
+        if not any(may_be(each, name, version) for each in request.callers):
+            return True
         instances = self._core.instance_count(name) if here else 0
         if self._returning.get(name, 0) + 1 >= instances:
             return False

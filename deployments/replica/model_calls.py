@@ -16,8 +16,9 @@ from deployments.log.line_format import about_requests
 from deployments.replica.host_router import HostRouter
 from deployments.replica.neighbours import Neighbours, NoNeighbours
 from protocol.array_request import request_from_arrays
+from protocol.callers import MAX_CALLERS, chain
 from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, ServingError, Unavailable
-from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, read_only
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, read_only
 from protocol.limits import DEFAULT_LIMITS
 from protocol.normalise import effective_priority
 from protocol.request_parameters import RequestParameters, read_parameters
@@ -219,7 +220,7 @@ class _OpenCall:
         if len(call.callers) > MAX_CALLERS:
             raise InvalidArgument(
                 f"Failed for execute the inference request. More than {MAX_CALLERS} models wait for each other: "
-                f"{' -> '.join(call.callers)} -> {call.model_name}"
+                f"{chain(call.callers, call.model_name)}"
             )
         given = _parameters(call)
         inputs = {name: read_only(array) for name, array in call.inputs.items()}

@@ -240,7 +240,7 @@ def _send(module: ModelModule, server: ModelServer, make: MakeCall, take: Take) 
     parents = module.requests or parents_here.get()
     callers = max([parent.callers for parent in parents], key=len, default=module.callers)
     try:
-        call = make(parents, (*callers, module.model_name))
+        call = make(parents, (*callers, module.caller))
     except ServingError as error:
         take(error, frozenset())
         return _nothing

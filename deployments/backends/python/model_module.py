@@ -22,6 +22,7 @@ from typing import Any
 
 from deployments.backends.python.server import ModelServer
 from deployments.log.line_format import about_requests
+from protocol.callers import caller
 from protocol.infer import InferRequest
 
 _PREFIX = "eagleray_model_"
@@ -55,6 +56,7 @@ class ModelModule:
         self.requests: Sequence[InferRequest] = ()
         self.blocks_loop: Callable[[], None] = _nothing
         self.model_name = Path(model_path).name
+        self.caller = caller(self.model_name, Path(version_path).name)
         self.version_path = version_path
         self.package = f"{_PREFIX}{next(_numbers)}"
         self._model_path = model_path

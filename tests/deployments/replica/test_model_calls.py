@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +275,27 @@ async def test_a_model_that_calls_itself_is_told_so(models: Models) -> None:
                 f"Model '{name}' would wait for an instance of its own that waits for it: {chain}"
             )
             assert (await call.error(name, 1)).message == error.message
+
+
+@on_a_loop
+async def test_a_version_calls_another_of_its_model_and_none_that_calls_it_back(models: Models) -> None:
+    calls = """
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.other = 3 - int(args["model_version"])
+            def execute(self, requests):
+                return [self.answered(x_of(r).as_numpy()) for r in requests]
+            def answered(self, x):
+                return outcome(request_to("m", x - 1, model_version=self.other).exec()) if x[0] else answer(x)
+    """
+    models.add("m", calls, CONFIG, "version_policy { all {} }")
+    shutil.copytree(models.root / "m/1", models.root / "m/2")
+    async with models.hosted() as call:
+        for version in (1, 2):
+            assert await call("m", 0, model_version=version) == [0]
+            assert await call("m", 1, model_version=version) == [0]
+            with pytest.raises(ServingError, match=r": m -> m -> m$"):
+                await call("m", 2, model_version=version)
 
 
 @on_a_loop

@@ -341,6 +341,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         CALLS + "test_so_is_one_that_comes_back_through_an_ensemble",
         BLS + "test_models_that_would_wait_for_each_other_are_told_so",
     ),
+    "Versions of a model may call each other": (
+        CALLS + "test_a_version_calls_another_of_its_model_and_none_that_calls_it_back",
+        "protocol/test_callers.py::test_entries_travel_with_versions_and_as_earlier_processes_say_them_without",
+    ),
     "When all requests that a model runs": (CALLS + "test_a_cancelled_request_ends_the_calls_that_are_made_for_it",),
     "`cancel()` of the responses of a decoupled call": (
         CANCELLED_CALLS + "test_a_cancelled_stream_gives_what_its_model_still_sends",
