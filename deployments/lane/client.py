@@ -204,7 +204,8 @@ class LaneClient(FrameProtocol):
         self.refusal = ""
         self._secret = secret.encode()
         self._owner = owner
-        self._next_id = 0
+        self.last_id = 0
+        """Of all calls that were sent; the next one has the number after it."""
         self.calls: dict[int, LaneCall] = {}
         self.inflight_bytes = 0
         self.open = False
@@ -236,8 +237,8 @@ class LaneClient(FrameProtocol):
         super().close()
 
     def _new_id(self) -> int:
-        self._next_id = self._next_id % 0xFFFFFFFF + 1
-        return self._next_id
+        self.last_id = self.last_id % 0xFFFFFFFF + 1
+        return self.last_id
 
     def has_room(self, size: int) -> bool:
         """Whether so many more bytes may be under way; a request that is larger than all that may be goes alone."""

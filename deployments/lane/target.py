@@ -10,6 +10,7 @@ from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
 from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
+from deployments.lane.lane_share import LaneShare
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_mark
 from deployments.lane.sink import Sink
@@ -26,8 +27,9 @@ _MAX_REPLICAS_ASKED: Final = 3
 class TargetContext:
     """What every target of a process goes by.
 
-    `max_inflight` bounds the requests under way on one lane; `refusals` counts those that went nowhere; `regions` is
-    None where no client registers any, `meters` where requests are none of clients.
+    `max_inflight` bounds the requests under way on one lane, of which a model has its share where there are others;
+    `refusals` counts those that went nowhere; `regions` is None where no client registers any, `meters` where requests
+    are none of clients.
     """
 
     max_inflight: int
@@ -50,6 +52,7 @@ class LaneTarget:
         self.waiting: WaitingCalls | None = None
         self.awaits_replacement = False
         self._context = context
+        self._share = LaneShare(context.max_inflight)
         self._sequences: SequenceLanes | None = None
         self._meter = None if context.meters is None else context.meters.of(model_name, version)
 
@@ -214,7 +217,9 @@ class LaneTarget:
         """Put a call on the lane of its sequence; returns why that is not possible."""
         if lane is None:
             return self._nowhere()
-        if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
+        if len(lane.calls) >= self._share.size and self._share.is_taken(self, lane):
+            return QueueFull()
+        if not lane.has_room(call.size):
             return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
         if self._sequences is not None:
@@ -253,7 +258,9 @@ class LaneTarget:
             return self._nowhere()
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
-        if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
+        if len(lane.calls) >= self._share.size and self._share.is_taken(self, lane):
+            return QueueFull()
+        if not lane.has_room(call.size):
             return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
         return None
@@ -311,8 +318,11 @@ class LaneTarget:
         if call.mark is not None or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
             return False
         call.refused_by = (*call.refused_by, call.lane)
+        share = self._share
         others = [
-            lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._context.max_inflight
+            lane
+            for lane in lanes
+            if lane not in call.refused_by and (len(lane.calls) < share.size or not share.is_taken(self, lane))
         ]
         if not others:
             return False

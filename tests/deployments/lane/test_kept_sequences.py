@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deployments.lane.lane_share import LaneShare
 from protocol.errors import InvalidArgument, NotFound, QueueFull, ServingError
 from tests.deployments.lane.harness import Lanes, Sink, on_loop
 from tests.deployments.lane.test_full_queue import fill
@@ -80,18 +81,19 @@ async def test_a_sequence_whose_end_is_refused_may_be_ended_where_it_is(how: str
             assert (await lanes.ask(body(number, "start"))).error is None
         await add_second(lanes)
         elsewhere = fill(second)
-        submit, (codec,), context = first.model.submit_request, first.model.codecs, target._context
+        submit, (codec,) = first.model.submit_request, first.model.codecs
+        context, share = target._context, target._share
         if how == "by the replica's queue":
             fill(first)
         elif how == "by the lane":
-            target._context = replace(context, max_inflight=0)
+            target._share = LaneShare(0)
         elif how == "by the codec":
             codec.decode = misread  # type: ignore[method-assign]
         else:
             target._context = replace(context, regions=NoRegions())
         for number in NUMBERS:
             assert type((await lanes.ask(body(number, "end", inputs))).error) is kind
-        first.model.submit_request, target._context = submit, context
+        first.model.submit_request, target._context, target._share = submit, context, share
         vars(codec).clear()
         for number in NUMBERS:
             assert (await lanes.ask(body(number, "end"))).error is None

@@ -109,6 +109,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         LANE + "test_bytes_under_way_are_bounded",
         LANE + "test_a_request_larger_than_what_may_be_under_way_goes_alone",
         LANE + "test_a_request_larger_than_any_replica_takes_is_wrong",
+        "deployments/lane/test_lane_share.py::test_a_model_leaves_a_quarter_of_its_replica_to_the_others",
+        "deployments/lane/test_lane_share.py::test_a_model_that_has_a_replica_alone_takes_all_of_it",
+        "deployments/lane/test_lane_share.py::test_a_share_is_kept_but_for_a_sixteenth_of_what_may_be_under_way",
     ),
     "| queue of a model, in each of its replicas": (
         "deployments/schedulers/test_queue_bound.py::test_waits_are_bounded_under_overload_and_what_does_not_fit_is_refused_at_once",
