@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader import lenient_json
 from repository_loader.config_text import MAX_CONFIG_BYTES
 from repository_loader.enum_values import unknown_enum_values
 from repository_loader.leniency import normalise_spellings
@@ -62,9 +63,9 @@ def check_size(document: str) -> None:
 def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     """Read the JSON form of a configuration, as a load request sends it.
 
-    Enum names may be in any case, a bool may be a text, and one value stands for a list of it, as for Triton's JSON
-    parser. Spellings that mean something in a file mean it here, with a warning in the log. The largest take
-    some half a second.
+    As for Triton's JSON parser, names may lack quotes, texts may have single ones, lists and objects a comma at their
+    end; enum names may be in any case, a bool may be a text, and one value stands for a list of it. Spellings that mean
+    something in a file mean it here, with a warning in the log. The largest take some half a second.
 
     Raises:
         ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type, or is too large.
@@ -72,7 +73,7 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     if isinstance(document, str):
         check_size(document)
     try:
-        values = json.loads(document) if isinstance(document, str) else document
+        values = lenient_json.loads(document) if isinstance(document, str) else document
         json.dumps(values, ensure_ascii=False).encode()  # refuses halves of characters, at which protobuf fails
         if not isinstance(values, Mapping):
             raise ConfigJsonError("a model configuration must be a JSON object")

@@ -114,6 +114,13 @@ def test_reads_bools_as_texts(given: str, read: str) -> None:
     )
 
 
+def test_reads_json_as_leniently_as_triton() -> None:
+    config = config_from_json("{name: 'm', sequence_batching: {direct: {},}, 'input': [{name: \"X\", dims: [1,]},],}")
+    assert config == text_format.Parse(
+        'name: "m" sequence_batching { direct { } } input { name: "X" dims: 1 }', ModelConfig()
+    )
+
+
 def test_fields_come_in_the_order_of_the_schema() -> None:
     config = text_format.Parse(
         'backend: "b" dynamic_batching { priority_queue_policy { key: 4294967296 value { max_queue_size: 10 '
