@@ -217,9 +217,8 @@ class LaneTarget:
         """Put a call on the lane of its sequence; returns why that is not possible."""
         if lane is None:
             return self._nowhere()
-        if len(lane.calls) >= self._share.size and self._share.is_taken(self, lane):
-            return QueueFull()
-        if not lane.has_room(call.size):
+        full = len(lane.calls) >= self._share.size and self._share.is_taken(self, lane)
+        if full or not lane.has_room(call.size):
             return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
         if self._sequences is not None:
@@ -258,9 +257,8 @@ class LaneTarget:
             return self._nowhere()
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
-        if len(lane.calls) >= self._share.size and self._share.is_taken(self, lane):
-            return QueueFull()
-        if not lane.has_room(call.size):
+        full = len(lane.calls) >= self._share.size and self._share.is_taken(self, lane)
+        if full or not lane.has_room(call.size):
             return lane.why_no_room(call.size)
         lane.call(self.choice.lanes[lane], call)
         return None
