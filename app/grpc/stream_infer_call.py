@@ -26,13 +26,23 @@ from protocol.short_error import shortened
 class StreamInferCall(Call):
     """A call of ModelStreamInfer."""
 
-    __slots__ = ("_half_closed", "_held_bytes", "_inflight_bytes", "_ordered", "_real_errors", "_requests", "full")
+    __slots__ = (
+        "_half_closed",
+        "_held_bytes",
+        "_inflight_bytes",
+        "_max_count",
+        "_ordered",
+        "_real_errors",
+        "_requests",
+        "full",
+    )
 
     wire = GRPC_STREAM
 
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id, head)
         self.full = False
+        self._max_count = head.context.options.max_stream_inflight_count
         self._requests: set[StreamRequest] = set()
         self._ordered: deque[StreamRequest] = deque()
         self._half_closed = False
@@ -46,8 +56,7 @@ class StreamInferCall(Call):
         request = StreamRequest(self, message)
         self._requests.add(request)
         self._inflight_bytes += request.size
-        most = self.context.options.max_stream_inflight_count
-        if len(self._requests) >= most or len(self._ordered) >= most:
+        if len(self._requests) >= self._max_count or len(self._ordered) >= self._max_count:
             self.full = True
         try:
             request.route = read_route(message)
@@ -128,16 +137,16 @@ class StreamInferCall(Call):
 
     def caught_up(self) -> None:
         """Take or let the client send more, unless much of what it has sent is under way, or answered and not sent."""
-        options = self.context.options
-        if self.full and self._count < options.max_stream_inflight_count:
+        if self.full and self._count < self._max_count:
             self.full = False
             self.go_on()
+        options = self.context.options
         if (
             self.credit_bytes <= self.connection.initial_credit_bytes // 2
             and not self.peer_ended
             and not self.done
             and not self.behind
-            and self._count < options.max_stream_inflight_count
+            and self._count < self._max_count
             and self._inflight_bytes + self._held_bytes < options.max_stream_inflight_bytes
         ):
             self.grant(self.connection.initial_credit_bytes - self.credit_bytes)

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 BACKLOG_HOLD_VARIABLE: Final = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
 LOST: Final = "the instance of sequence {} of model '{}' has died; the sequence may start anew"
 MOVED: Final = "sequence {} of model '{}' has started anew in another replica"
+CUT: Final = "sequence {} of model '{}' was cancelled"
 EXPIRED: Final = "timeout of the corresponding sequence has been expired"
 _STILL_NS: Final = 100_000_000
 _PATIENCE_NS: Final = 1_000_000_000
@@ -167,7 +168,7 @@ class SequenceScheduler:
             if isinstance(holder, Slot):
                 self.cancel_slot(holder, place)
             else:
-                self._fail(self._slots.cut(holder, place), Cancelled(""), CANCELED)
+                self._fail_cancelled(self._slots.cut(holder, place), request.sequence_id)
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Take no new sequences, and nothing at all once nothing is queued or running; then `drained` is called.
@@ -271,14 +272,19 @@ class SequenceScheduler:
 
     def cancel_slot(self, slot: Slot, place: int = 0) -> None:
         """End the sequence of the request at a place in a slot, which was cancelled."""
+        sequence_id = slot.sequence_id
         waiting = self._slots.cut(slot, place)
         if slot.ended:
             self._end(slot)
-        self._fail(waiting, Cancelled(""), CANCELED)
+        self._fail_cancelled(waiting, sequence_id)
         if slot.queue:
             slot.batcher.wake(slot)
         elif slot.idle and slot.sequence_id is not None:
             self._release(slot)
+
+    def _fail_cancelled(self, requests: Iterable[InferRequest], sequence_id: SequenceId | None) -> None:
+        """Say why: others than the one who cancelled may wait for them, and take an error without words for none."""
+        self._fail(requests, Cancelled(CUT.format(sequence_id, self._model_name)), CANCELED)
 
     def end_sequence(self, sequence_id: SequenceId) -> None:
         """End a sequence that has started anew in another replica; what waits of it here fails."""

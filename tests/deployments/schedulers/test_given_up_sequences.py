@@ -10,6 +10,10 @@ from tests.deployments.fakes import MS
 from tests.deployments.schedulers.sequences import END, NO_START, ONLY, START, Sequences, both, sequence_config
 
 
+def was_cancelled(sequence_id):
+    return f"Cancelled: sequence {sequence_id} of model 'm' was cancelled"
+
+
 def test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout():
     sequences = Sequences(sequence_config())
     sequences.send("a", 1, START)
@@ -81,7 +85,7 @@ def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     sequences.scheduler.cancel(waiting)
     sequences.send("d", 1)
     sequences.finish_all()
-    assert sequences.answers == {"a": 1, "b": "Cancelled: ", "c": "Cancelled: ", "d": NO_START.format(1)}
+    assert sequences.answers == {"a": 1, "b": was_cancelled(1), "c": was_cancelled(1), "d": NO_START.format(1)}
     assert sequences.statistics.counts.canceled_count == 2
     sequences.send("e", 2, ONLY)
     sequences.finish_all()
@@ -98,7 +102,7 @@ def test_to_cancel_one_sequence_is_not_to_end_another_of_its_id(config, cancelle
     sequences.scheduler.cancel(sent[cancelled])
     sequences.finish_all()
     gone = {"b": ("b",), "c": ("c", "d")}[cancelled]
-    assert sequences.answers == {"a": 1, **left, **dict.fromkeys(gone, "Cancelled: ")}
+    assert sequences.answers == {"a": 1, **left, **dict.fromkeys(gone, was_cancelled(1))}
     assert not sequences.scheduler.sequence_count
 
 
@@ -111,7 +115,7 @@ def test_to_cancel_a_request_that_waits_for_the_instance_is_not_to_end_another_s
     sequences.scheduler.cancel(waiting)
     sequences.clock.advance(20)
     sequences.finish_all()
-    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: ", "a": 1, "d": 1, "e": 4}
+    assert sequences.answers == {"b": "Cancelled: ", "c": was_cancelled(2), "a": 1, "d": 1, "e": 4}
 
 
 def test_to_give_up_a_sequence_in_the_backlog_is_not_to_end_another_of_its_id():
@@ -124,7 +128,7 @@ def test_to_give_up_a_sequence_in_the_backlog_is_not_to_end_another_of_its_id():
     sequences.clock.advance(6)
     sequences.send("f", 1, END)
     sequences.finish_all()
-    assert sequences.answers == {"b": "Cancelled: ", "c": f"Unavailable: {EXPIRED}", "a": 1, "f": 3, "d": 3, "e": 3}
+    assert sequences.answers == {"b": was_cancelled(2), "c": f"Unavailable: {EXPIRED}", "a": 1, "f": 3, "d": 3, "e": 3}
     assert sequences.statistics.counts.pending_count == 0
 
 
@@ -144,7 +148,7 @@ def test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot
     sequences.scheduler.cancel(sequences.send("b", 2, START))
     sequences.send("c", 3, ONLY)
     sequences.finish_all()
-    assert sequences.answers == {"b": "Cancelled: ", "a": 1, "c": 4}
+    assert sequences.answers == {"b": was_cancelled(2), "a": 1, "c": 4}
 
 
 def test_a_request_that_waits_for_the_instance_is_cancelled_while_that_is_busy():
@@ -154,10 +158,10 @@ def test_a_request_that_waits_for_the_instance_is_cancelled_while_that_is_busy()
     sequences.send("c", 2)
     sequences.scheduler.cancel(waiting)
     sequences.clock.advance(20)
-    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: "}
+    assert sequences.answers == {"b": "Cancelled: ", "c": was_cancelled(2)}
     sequences.send("d", 3, ONLY)
     sequences.finish_all()
-    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: ", "a": 1, "d": 4}
+    assert sequences.answers == {"b": "Cancelled: ", "c": was_cancelled(2), "a": 1, "d": 4}
 
 
 @both
@@ -189,7 +193,7 @@ def test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence():
     sequences.send("a", 1, START)
     sequences.send("b", 2, START)
     sequences.scheduler.cancel(sequences.send("c", 2))
-    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: "}
+    assert sequences.answers == {"b": was_cancelled(2), "c": was_cancelled(2)}
 
 
 @both

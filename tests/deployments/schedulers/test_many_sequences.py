@@ -23,7 +23,7 @@ def test_to_give_requests_up_costs_the_same_however_many_sequences_there_are(slo
         sequences.scheduler.cancel(request)
     assert time.thread_time() - began_s < 0.2
     sequences.clock.advance(200)
-    assert {sequences.answers[request.id] for request in waiting} == {"Cancelled: "}
+    assert all(str(sequences.answers[request.id]).startswith("Cancelled: ") for request in waiting)
     assert sequences.scheduler.sequence_count == COUNT - WAITING_COUNT
 
 
