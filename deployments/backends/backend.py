@@ -7,6 +7,7 @@ from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse
 
 if TYPE_CHECKING:  # the processes of Python models start without what it imports
+    from deployments.backends.answer import Late
     from deployments.core.clock import Clock
     from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -23,11 +24,12 @@ class Batch:
     """Requests that run together, and what came of them.
 
     The instance sets `results` (one response or error for each request, same order) and the two inner times; that of
-    a decoupled model sets `answered` instead of results, and its responses reach `request.reply` by themselves. The
-    scheduler sets the outer ones. Times are monotonic nanoseconds: from `start_ns` to `infer_start_ns` inputs are
-    gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart. `before_ns` is the `start_ns`
-    of the batch before, 0 for the first. `reason` is the field of `BatchReasons` that says why it left when it did, ""
-    for what is not batched.
+    a decoupled model sets `answered` instead of results, and its responses reach `request.reply` by themselves. One
+    that is free again before its model has answered every request sets `late` as well. The scheduler sets the outer
+    times. Times are monotonic nanoseconds: from `start_ns` to `infer_start_ns` inputs are gathered, until
+    `infer_end_ns` the model runs, until `end_ns` outputs are taken apart. `before_ns` is the `start_ns` of the batch
+    before, 0 for the first. `reason` is the field of `BatchReasons` that says why it left when it did, "" for what is
+    not batched.
     """
 
     __slots__ = (
@@ -36,6 +38,7 @@ class Batch:
         "end_ns",
         "infer_end_ns",
         "infer_start_ns",
+        "late",
         "reason",
         "requests",
         "results",
@@ -49,6 +52,7 @@ class Batch:
         self.rows = rows
         self.results: Sequence[InferResponse | ServingError] = ()
         self.answered = False
+        self.late: Late | None = None
         self.before_ns = 0
         self.start_ns = 0
         self.infer_start_ns = 0

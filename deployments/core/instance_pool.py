@@ -11,6 +11,7 @@ from deployments.backends.backend import Batch, ModelInstance, RemoteInstance
 from deployments.backends.gpu_fault import GpuFault
 from deployments.core.clock import Clock
 from deployments.core.inline_gate import InlineGate
+from deployments.core.late_answers import LateAnswers
 from deployments.log.line_format import about_requests
 from protocol.errors import Internal, ServingError, Unavailable
 from protocol.infer import InferRequest
@@ -45,8 +46,9 @@ class InstancePool:
     the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
     inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
     An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too, and so is
-    `grow`, which a pool in which batches wait calls before it runs one.
-    All but `begin_close` and `close` belongs to the loop's thread.
+    `grow`, which a pool in which batches wait calls before it runs one. `late` has the
+    requests that their model answers after their batch. All but `begin_close` and `close` belongs to the loop's
+    thread.
     """
 
     def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
@@ -64,6 +66,7 @@ class InstancePool:
         self.died: Callable[[], None] = _nothing
         self.revived: Callable[[], None] = _nothing
         self.grow: Callable[[Batch], None] = _stays_as_it_is
+        self.late = LateAnswers(clock)
         self._alive_changed: Callable[[], None] = _nothing
         for worker in self._workers:
             if worker.remote is not None:
@@ -91,8 +94,9 @@ class InstancePool:
 
     @property
     def executing_count(self) -> int:
-        """How many requests are in instances."""
-        return sum(len(worker.batch.requests) for worker in self._workers if worker.batch is not None)
+        """How many requests are in instances, or have left them and are yet to be answered."""
+        running = sum(len(worker.batch.requests) for worker in self._workers if worker.batch is not None)
+        return running + self.late.count
 
     def holds_back(self, request: InferRequest) -> bool:
         """Whether a request that `run` was given does not run yet."""
@@ -175,9 +179,10 @@ class InstancePool:
     def check(self, limit_s: float) -> str:
         """Return why an instance serves no more, "" while all of them do; what it held is answered with the reason.
 
-        That is an instance whose batch still runs after `limit_s` (0: never), whose thread has ended, or whose GPU has
-        failed.
+        That is an instance whose batch still runs, or is not all answered, after `limit_s` (0: never), whose thread has
+        ended, or whose GPU has failed.
         """
+        self._fault = self.late.check(limit_s) or self._fault
         for worker in self._workers:
             lost = getattr(worker.instance, "gpu_fault", None)  # of a decoupled model, behind a batch that it has taken
             if lost is not None:

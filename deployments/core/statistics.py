@@ -134,7 +134,7 @@ class ModelStatistics:
         count = again = request_ns = queue_ns = rows = 0
         waited = self._queue
         if batch.answered:
-            # Whether these succeed is known when their last response has come: `record_stream`.
+            # Whether these succeed is known when their last response has come: `record_stream`, `record_late`.
             for request in batch.requests:
                 waited_ns = start_ns - request.queued_ns
                 waited[1 + bisect_left(BOUNDS_NS, waited_ns)] += 1
@@ -205,7 +205,7 @@ class ModelStatistics:
                 latencies.record_first_response(batch.end_ns - request.received_ns)
 
     def record_stream(self, now_ns: int, request: InferRequest) -> None:
-        """Count a decoupled model's request whose last response has come."""
+        """Count a request whose last response has come after its batch."""
         duration_ns = now_ns - request.received_ns
         if duration_ns > SLOW.threshold_ns:
             stages_ns = (request.started_ns - request.queued_ns, 0, now_ns - request.started_ns, 0, duration_ns)
@@ -214,6 +214,16 @@ class ModelStatistics:
         self.counts.success_ns += duration_ns
         if self.latencies is not None:
             self.latencies.record_request(now_ns, duration_ns)
+
+    def record_late(self, now_ns: int, request: InferRequest, result: InferResponse | ServingError) -> None:
+        """Count a request that was answered after its batch had left the instance."""
+        duration_ns = now_ns - request.received_ns
+        if isinstance(result, ServingError):
+            self.record_failure(failure_reason(request, result), duration_ns)
+            return
+        self.record_stream(now_ns, request)
+        if self.latencies is not None:
+            self.latencies.record_first_response(duration_ns)
 
     def record_cache_hit(self, now_ns: int, request_ns: int, look_up_ns: int) -> None:
         """Count a request that the response cache has answered."""

@@ -75,7 +75,7 @@ def note_batch(request: InferRequest, batch: Batch, traced: Sequence[str] = ()) 
 
 
 def begin_streams(batch: Batch, now_ns: int) -> None:
-    """Note that an instance of a decoupled model has got a batch; what is traced computes until its last response."""
+    """Note that an instance has got a batch whose answers come later; what is traced computes until its last one."""
     traced: list[str] | None = None
     for request in batch.requests:
         trace = request.trace

@@ -13,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelWarmup
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.core.side_file import read_side_file
 from deployments.core.statistics import ModelStatistics
+from deployments.core.traced_request import begin_streams
 from deployments.schedulers.implicit_states import default_states
 from deployments.schedulers.sequence_controls import default_controls
 from protocol.datatypes import BY_ENUM, DataType
@@ -66,9 +67,12 @@ def _run(
     failure: Exception | None = None
     try:
         instance.execute(batch)
-        failure = next((result for result in batch.results if isinstance(result, ServingError)), None)
+        results = batch.results if batch.late is None else [answer.wait() for answer in batch.late.answers]
+        failure = next((result for result in results if isinstance(result, ServingError)), None)
         streams = [request for request in requests if batch.answered and not request.flags & RESCHEDULED]
-        if streams:
+        if batch.late is not None:
+            begin_streams(batch, batch.start_ns)
+        elif streams:
             failure = answers.wait(len(streams))
     except Exception as error:
         failure = error

@@ -37,7 +37,7 @@ class FifoBatcher(PoolScheduler):
         self._start_another(batch)
         self._answer(batch)
         elapsed_ns = batch.end_ns - batch.start_ns
-        if elapsed_ns >= SLOW_BATCH_NS and not self._pool.running_count:
+        if elapsed_ns >= SLOW_BATCH_NS and batch.late is None and not self._pool.running_count:
             self._clients.answered(len(batch.requests), len(self._requests), elapsed_ns)
         self._go_on()
 

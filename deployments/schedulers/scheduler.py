@@ -12,7 +12,7 @@ from deployments.core.clock import Clock
 from deployments.core.inline_gate import INLINE_LIMIT_US
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
-from deployments.core.traced_request import note_batch, traced_in
+from deployments.core.traced_request import begin_streams, note_batch, traced_in
 from deployments.log.line_format import about_requests
 from deployments.schedulers.outage import LASTS, Outage
 from deployments.schedulers.queue_bound import ALWAYS_TAKEN, QueueBound
@@ -108,6 +108,7 @@ class PoolScheduler:
         self._drained: Callable[[], None] | None = None
         self._bound: QueueBound | None = None
         self._bound_from_count = sys.maxsize
+        self._late = pool.late
         self._outage = Outage(clock, lambda: pool.alive, self._give_up_waiting)
         pool.finished = self._finished
         pool.died = self._outage.look
@@ -252,9 +253,23 @@ class PoolScheduler:
                 request.reply(request, result)
             except Exception:
                 _note_failed(request)
+        if batch.late is not None and not batch.results:  # else it was given up
+            begin_streams(batch, batch.start_ns)
+            self._late.follow(batch, self._answer_late)
+
+    def _answer_late(self, request: InferRequest, result: InferResponse | ServingError) -> None:
+        now_ns = self._now_ns()
+        self._statistics.record_late(now_ns, request, result)
+        if request.trace is not None:
+            request.trace.mark("COMPUTE_OUTPUT_START", now_ns)
+            request.trace.mark("COMPUTE_END", now_ns)
+        reply(request, result)
+        if self._drained is not None:
+            self._check_drained()
 
     def _check_drained(self) -> None:
-        if not self._queue and not self._pool.running_count and self._drained is not None:
+        at_rest = not self._pool.running_count and not self._late.count
+        if not self._queue and at_rest and self._drained is not None:
             self._outage.end()
             drained, self._drained = self._drained, _already_drained
             drained()

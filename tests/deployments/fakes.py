@@ -10,6 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.core.counts import BATCH_REASON, BatchReasons, Label
+from deployments.core.late_answers import LateAnswers
 from deployments.core.response_cache import ResponseCache, open_response_cache
 from deployments.core.statistics import ModelStatistics
 from protocol.errors import ServingError
@@ -123,6 +124,7 @@ class FakePool:
         self.running = []
         self.finished = None
         self.filled = lambda rows: rows
+        self.late = LateAnswers(clock)
 
     @property
     def running_count(self) -> int:

@@ -124,6 +124,7 @@ class PythonBackend:
             signature,
             replies,
             opens_devices=keeps_inputs_on_gpus(package.config, spec),
+            answers_late=self._clock is not None and _answers_late(package, signature),
         )
         home = HomeThread(spec.name)
         try:
@@ -194,7 +195,19 @@ def _load_order(
         signature.decoupled,
         environment,
         keeps_inputs_on_gpus(package.config, spec),
+        _answers_late(package, signature),
     )
+
+
+def _answers_late(package: ModelPackage, signature: Signature) -> bool:
+    """Return whether an instance may take its next batch while senders of the one before are unused, as in Triton.
+
+    Not where the next request depends on the answer to this one, or a batch has to end in time.
+    """
+    config = package.config
+    ordered = config.HasField("sequence_batching") or config.dynamic_batching.preserve_ordering
+    timed = read_overrides(config).execution_timeout_ms is not None
+    return not (signature.decoupled or ordered or timed)
 
 
 def _needs_process(package: ModelPackage) -> bool:

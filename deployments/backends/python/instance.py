@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
+from deployments.backends.answer import Answer, Late, Outcome, answered
 from deployments.backends.backend import Batch
 from deployments.backends.gpu_fault import GpuFault, internal_error, is_of_lost_gpu
 from deployments.backends.python.bls import parents_here
@@ -19,9 +20,7 @@ from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.outputs import OutputReader, Views, copy_kept, settle
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import (
-    Answer,
     DecoupledResponseSender,
-    Outcome,
     Replies,
     ResponseSender,
     SingleResponseSender,
@@ -44,13 +43,23 @@ class PythonInstance:
     """Runs batches of a model that answers each request once.
 
     `execute` returns when every request has its outcome; a request that the model answers through its response sender,
-    from whatever thread, is waited for.
+    from whatever thread, is waited for. Where it `answers_late`, `execute` returns as soon as the model's own does, and
+    the batch is `late` if a sender is unused then.
     """
 
     def __init__(
-        self, name: str, signature: Signature, module: ModelModule, model: Any, *, loop: ModelLoop | None, inline: bool
+        self,
+        name: str,
+        signature: Signature,
+        module: ModelModule,
+        model: Any,
+        *,
+        loop: ModelLoop | None,
+        inline: bool,
+        answers_late: bool = False,
     ) -> None:
         self.name = name
+        self._answers_late = answers_late
         self.may_run_inline = inline
         self._module = module
         module.blocks_loop = self._leave_loop
@@ -91,12 +100,11 @@ class PythonInstance:
         responses = self._checked(responses, len(requests))
         views: Views = []
         read = self._reader.read
-        results: list[Outcome | None] = [
+        results: list[Outcome | Answer | None] = [
             read(request, response, views) if type(response) is InferenceResponse and given._sender is None else None
             for request, given, response in zip(batch.requests, requests, responses, strict=True)
         ]
-        if None in results:
-            self._complete(results, requests, responses, views)
+        late = self._complete(results, requests, responses, views) if None in results else False
         if self._iterative:
             self._refuse_rescheduled(results, batch.requests, responses)
         if views:
@@ -105,7 +113,12 @@ class PythonInstance:
         for result in results:
             if isinstance(result, ServingError) and is_of_lost_gpu(result.message):  # which the model has caught
                 raise GpuFault(result.message)
-        batch.results = results  # type: ignore[assignment]
+        if late:
+            there = [each for each in results if each is not None]  # which is all of them
+            batch.late = Late(self.name, [each if isinstance(each, Answer) else answered(each) for each in there])
+            batch.answered = True
+        else:
+            batch.results = results  # type: ignore[assignment]
 
     @property
     def has_own_readiness(self) -> bool:
@@ -204,15 +217,25 @@ class PythonInstance:
         return responses
 
     def _complete(
-        self, results: list[Outcome | None], requests: list[ServedRequest], responses: list[Any], views: Views
-    ) -> None:
-        """Fill in the results of requests whose entry in the returned list is not plainly an InferenceResponse."""
-        entries: list[Outcome | Answer] = [
+        self,
+        results: list[Outcome | Answer | None],
+        requests: list[ServedRequest],
+        responses: list[Any],
+        views: Views,
+    ) -> bool:
+        """Fill in the results of requests whose entry in the returned list is not plainly an InferenceResponse.
+
+        Returns whether the model has yet to answer one of them, and may.
+        """
+        results[:] = [
             self._entry(request, response, views) if result is None else result
             for result, request, response in zip(results, requests, responses, strict=True)
         ]
         requests.clear()  # only the model holds its senders now; one that it has let go sets an error
-        results[:] = [entry.wait() if isinstance(entry, Answer) else entry for entry in entries]
+        if self._answers_late and any([isinstance(each, Answer) and each.outcome is None for each in results]):
+            return True
+        results[:] = [each.wait() if isinstance(each, Answer) else each for each in results]
+        return False
 
     def _entry(self, request: ServedRequest, response: Any, views: Views) -> Outcome | Answer:
         sender = request._sender
@@ -240,7 +263,9 @@ class PythonInstance:
             raise failure
         batch.results = [failure if outcome is None else outcome for outcome in sent]
 
-    def _refuse_rescheduled(self, results: list[Outcome | None], requests: list[InferRequest], responses: Any) -> None:
+    def _refuse_rescheduled(
+        self, results: list[Outcome | Answer | None], requests: list[InferRequest], responses: Any
+    ) -> None:
         """Fail requests that the model has rescheduled and answered."""
         for index, (request, response) in enumerate(zip(requests, responses, strict=True)):
             if response is not None and request.flags & RESCHEDULED:

@@ -28,10 +28,11 @@ def load_instance(
     replies: Replies | None,
     *,
     opens_devices: bool = False,
+    answers_late: bool = False,
 ) -> PythonInstance:
     """Return an instance whose `initialize` was called with `args`; a decoupled one answers through `replies`.
 
-    One that `opens_devices` gets inputs in the memory of GPUs.
+    One that `opens_devices` gets inputs in the memory of GPUs; of one that `answers_late`, batches may be `late`.
 
     Raises:
         ModelLoadError: the class is missing, or the model's own code raised; the reason names the exception and its
@@ -62,7 +63,8 @@ def load_instance(
     if replies is not None:
         instance = DecoupledPythonInstance(name, signature, module, model, loop=loop, replies=replies)
     else:
-        instance = PythonInstance(name, signature, module, model, loop=loop, inline=loop is None)
+        inline = loop is None
+        instance = PythonInstance(name, signature, module, model, loop=loop, inline=inline, answers_late=answers_late)
     if opens_devices:
         instance.execute = OpenedInputs(instance.execute, replies)  # type: ignore[method-assign]
     return instance

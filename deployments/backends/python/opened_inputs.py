@@ -1,8 +1,10 @@
 """Opens what requests have in the memory of GPUs before a model gets them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic_ns
 
+from deployments.backends.answer import answered
 from deployments.backends.backend import Batch
 from deployments.backends.python.response_sender import Replies
 from deployments.core.traced_request import begin_streams
@@ -33,6 +35,12 @@ class OpenedInputs:
         if others:
             self._execute(part)
         batch.infer_start_ns, batch.infer_end_ns = part.infer_start_ns, part.infer_end_ns
+        if part.late is not None:
+            rest = iter(part.late.answers)
+            answers = [answered(refused[each]) if each in refused else next(rest) for each in batch.requests]
+            batch.late = replace(part.late, answers=answers)
+            batch.answered = True
+            return
         if self._replies is None:
             results = iter(part.results)
             batch.results = [refused.get(request) or next(results) for request in batch.requests]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from deployments.backends.python.response_sender import Outcome
+from deployments.backends.answer import Outcome
 from deployments.log.line_format import about_requests
 from protocol.infer import InferRequest, StreamedResponse
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Protocol
 
+from deployments.backends.answer import Answer, Outcome
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.response import InferenceResponse
 from protocol.errors import Internal, ServingError
@@ -12,7 +13,6 @@ from protocol.infer import InferRequest, InferResponse, StreamedResponse
 
 RESPONSE_COMPLETE_FINAL = 1
 
-Outcome = InferResponse | ServingError
 ToOutcome = Callable[[InferRequest, InferenceResponse], Outcome]
 
 _DROPPED = "The model dropped the response sender before it sent the final response."
@@ -72,29 +72,8 @@ class ResponseSender:
         raise NotImplementedError
 
 
-class Answer:
-    """The one outcome of a request whose sender may be in another thread."""
-
-    __slots__ = ("_set", "outcome")
-
-    def __init__(self) -> None:
-        self.outcome: Outcome | None = None
-        self._set = threading.Event()
-
-    def set(self, outcome: Outcome) -> None:
-        """Set the outcome and wake whoever waits."""
-        self.outcome = outcome
-        self._set.set()
-
-    def wait(self) -> Outcome:
-        """Return the outcome; a sender that is dropped sets one too."""
-        self._set.wait()
-        assert self.outcome is not None
-        return self.outcome
-
-
 class SingleResponseSender(ResponseSender):
-    """The sender of a model that is not decoupled: one response, kept until `execute` takes it."""
+    """The sender of a model that is not decoupled: one response, kept until it is taken."""
 
     __slots__ = ("answer",)
 

@@ -13,6 +13,7 @@ from tests.docs.behaviour.modules import (
     FORKED_CALLS,
     FULL_DISK,
     LANE,
+    LATE_ANSWERS,
     LINK,
     LISTENING_CALLS,
     LONE,
@@ -320,6 +321,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "What a model has sent through its response sender": (
         "deployments/backends/test_python_backend.py::test_what_the_sender_has_sent_stays_when_the_model_fails_afterwards",
+    ),
+    "A model that is not decoupled gets its next batch when `execute` has returned": (
+        LATE_ANSWERS + "test_an_instance_runs_the_next_batch_while_requests_of_others_are_unanswered",
+        LATE_ANSWERS + "test_a_short_request_overtakes_a_long_one_which_an_unload_waits_for",
+    ),
+    "Models with sequence batching, `preserve_ordering`": (
+        LATE_ANSWERS + "test_answers_that_are_to_come_in_order_or_in_time_are_waited_for",
     ),
     "The caller may write to the outputs": (
         "deployments/replica/test_model_calls.py::test_a_model_may_write_to_what_it_is_answered",

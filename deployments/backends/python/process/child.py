@@ -34,12 +34,13 @@ from deployments.backends.python.process.exchange import (
 )
 from deployments.backends.python.process.lent_devices import LentDevices
 from deployments.backends.python.process.lent_regions import LentRegions
+from deployments.backends.python.process.open_requests import OpenRequests, Take
 from deployments.backends.python.process.response_rooms import ResponseRooms
 from deployments.backends.python.process.starter import STARTER
 from deployments.backends.python.server import ModelServer
 from deployments.core.traced_request import begin_streams
 from protocol.errors import Internal
-from protocol.infer import RESCHEDULED, InferRequest, InferResponse
+from protocol.infer import RESCHEDULED, InferRequest
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,8 +82,8 @@ _MAX_FORKS: Final = 256
 class LoadOrder:
     """What a process is to load: `fields` are those of the signature, `args` what `initialize` is given.
 
-    `opens_devices` says that inputs may be in the memory of a GPU. Without an `environment` the process runs in that of
-    the replica.
+    `opens_devices` says that inputs may be in the memory of a GPU, `answers_late` that a batch may be `late`. Without
+    an `environment` the process runs in that of the replica.
     """
 
     name: str
@@ -94,6 +95,7 @@ class LoadOrder:
     decoupled: bool
     environment: Environment | None = None
     opens_devices: bool = False
+    answers_late: bool = False
 
 
 class Child:
@@ -118,7 +120,8 @@ class Child:
         self._done = done
         self._died = died
         self._batch: Batch | None = None
-        self._open: dict[int, InferRequest] = {}
+        self._open = OpenRequests()
+        self._answers_any_time = order.decoupled
         self._number = 0
         self._first = 0
         self._dead = self._released = False
@@ -171,7 +174,7 @@ class Child:
         """
         order = self.order
         paths = order.file_path, order.version_path, order.model_path
-        more = self._server is not None, metric.exported_to(), order.opens_devices
+        more = self._server is not None, metric.exported_to(), order.opens_devices, order.answers_late
         with contextlib.suppress(OSError):  # it has ended already, which is heard now
             self._work.send("load", None, order.name, *paths, order.fields, order.args, *more)
         self._wait(lambda: self._state[0])
@@ -190,7 +193,7 @@ class Child:
         return self._state == ("ready", OWN_READINESS)
 
     def execute(self, batch: Batch, timeout_s: float) -> None:
-        """Run a batch and wait for its results, those of a decoupled model to the last; before `attach` only.
+        """Run a batch and wait for its results, those that come later to the last; before `attach` only.
 
         One that runs for longer than `timeout_s` (0: may run for any time) ends the process.
 
@@ -240,16 +243,13 @@ class Child:
             raise
         if self.order.decoupled:
             begin_streams(batch, batch.start_ns)
-            for place, request in enumerate(batch.requests):
-                self._open[first + place] = request
+            self._open.stream(first, batch)
         self._batch = batch
         self._first = first
 
-    def take_open(self) -> list[InferRequest]:
-        """Return the requests that are not answered to the end, and forget them."""
-        requests = list(self._open.values())
-        self._open.clear()
-        return requests
+    def take_open(self) -> list[tuple[InferRequest, Take]]:
+        """Return the requests that are not answered to the end, with what takes that, and forget them."""
+        return self._open.clear()
 
     def time_out(self, timeout_s: float) -> None:
         """End it as it runs one batch for longer than that."""
@@ -365,7 +365,7 @@ class Child:
                     readers[descriptor]()
 
     def _read_work(self) -> None:
-        for _ in range(_READS if self.order.decoupled else 1):
+        for _ in range(_READS if self._answers_any_time else 1):
             data = received(self._work.connection)
             if data is None:
                 return
@@ -375,7 +375,7 @@ class Child:
             self._take_work(data)
             if self._dead:
                 return
-            if self.order.decoupled and self._work.owes_room:  # else it hears with its next batch
+            if self._answers_any_time and self._work.owes_room:  # else it hears with its next batch
                 self._questions.outbox.send(FREED_OUTPUTS, None, self._work.take_freed())
 
     def _take_work(self, data: bytes) -> None:
@@ -399,9 +399,12 @@ class Child:
             for number, (request, now) in enumerate(zip(batch.requests, flags, strict=True), self._first):
                 request.flags = now
                 if now & RESCHEDULED:  # it runs again, under another number
-                    self._open.pop(number, None)
+                    self._open.forget(number)
         channel = self._work
-        if self.order.decoupled and not given:
+        if given is None:
+            self._answers_any_time, self._regions.may_lend_arenas = True, False
+            self._open.answer_late(self._first, batch, self.order.name, self.kill)
+        elif self.order.decoupled and not given:
             batch.answered = True
         elif type(given) is tuple:
             if given[0] == GpuFault.__name__:  # it ends by itself now
@@ -416,14 +419,7 @@ class Child:
             self._done(batch)
 
     def _take_response(self, place: Any, number: int, final: bool, output_ns: int, fields: Any) -> None:
-        outcome = read_response(fields, final, output_ns, self._work, place)
-        last = final or not isinstance(outcome, InferResponse)
-        request = self._open.pop(number, None) if last else self._open.get(number)
-        if request is not None:
-            try:
-                request.reply(request, outcome)
-            except Exception:  # whoever waits for it has failed, not the process
-                _LOG.exception("the reply to request '%s' failed", request.id)
+        self._open.take(number, read_response(fields, final, output_ns, self._work, place))
 
     def _read_questions(self) -> None:
         if self._questions.read() is False:

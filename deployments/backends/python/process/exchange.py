@@ -1,9 +1,9 @@
 """What a replica and the process of a Python model tell each other: batches of requests, and their outcomes.
 
 To the process: `load`, `regions`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response`
-to a request of a decoupled model at any time. On a second socket, at any time: from the process `log`, and `cancelled`
-with a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number,
-`forget_region`, `forget_device` and `freed_outputs`; both ways `freed`.
+to a request of a decoupled model, or of a batch whose `results` are None, at any time. On a second socket, at any time:
+from the process `log`, and `cancelled` with a number for the `answer`, as well as what `ModelServer` does; to it
+`is_ready`, also with a number, `forget_region`, `forget_device` and `freed_outputs`; both ways `freed`.
 """
 
 from collections.abc import Callable, Mapping

@@ -40,8 +40,8 @@ class LentRegions:
         self._channel = channel
         self._outbox = outbox
         self._inputs = inputs
-        # A decoupled model lets go of its inputs at any time, and may have nothing to say for long after that.
-        self._may_lend_arenas = not decoupled
+        # A decoupled or late model lets go of its inputs at any time, and may have nothing to say for long after that.
+        self.may_lend_arenas = not decoupled
         self._lends_arenas = False
         self._lent: dict[int, bool] = {}
         self._untold: list[tuple[int, Region]] = []
@@ -49,7 +49,7 @@ class LentRegions:
 
     def begin_batch(self) -> None:
         """Decide whether the next batch's inputs are lent: what is held now, the model has kept of earlier ones."""
-        self._lends_arenas = self._may_lend_arenas and self._inputs.held_bytes <= KEPT_BYTES
+        self._lends_arenas = self.may_lend_arenas and self._inputs.held_bytes <= KEPT_BYTES
 
     def place(self, buffer: memoryview) -> Place | None:
         """Return how the process names memory for an output; None if it cannot map it.

@@ -9,10 +9,12 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from deployments.backends.answer import Outcome
 from deployments.backends.backend import Batch, ModelLoadError
-from deployments.backends.gpu_fault import GpuFault
+from deployments.backends.gpu_fault import GpuFault, is_of_lost_gpu
 from deployments.backends.python import (
     metric,
     pb_utils,  # noqa: F401, models import pb_utils by its own name
@@ -37,7 +39,6 @@ from deployments.backends.python.process.lent_devices import FORGET as FORGET_DE
 from deployments.backends.python.process.lent_devices import BorrowedDevices
 from deployments.backends.python.process.lent_regions import FORGET, NEWS, BorrowedRegions
 from deployments.backends.python.process.questions import Questions, connected
-from deployments.backends.python.response_sender import Outcome
 from deployments.log.line_format import about_requests
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
@@ -81,7 +82,7 @@ class ModelProcess:
 
     def _load(self) -> PythonInstance | None:
         data = self._channel.connection.recv(READ_BYTES)
-        _, _, (name, *paths, fields, args, serves, metrics, opens_devices) = self._channel.read(data)
+        _, _, (name, *paths, fields, args, serves, metrics, opens_devices, answers_late) = self._channel.read(data)
         file_path, version_path, model_path = paths
         if metrics:
             metric.export_to(lambda: NodeCounters(NodeFolder.at(metrics)), metrics)
@@ -89,7 +90,16 @@ class ModelProcess:
         module = SoleModule(model_path, version_path, AskedServer(self._questions) if serves else None)
         try:
             replies = self if signature.decoupled else None
-            instance = load_instance(module, file_path, name, args, signature, replies, opens_devices=opens_devices)
+            instance = load_instance(
+                module,
+                file_path,
+                name,
+                args,
+                signature,
+                replies,
+                opens_devices=opens_devices,
+                answers_late=answers_late,
+            )
         except ModelLoadError as error:
             self._channel.send("failed", None, error.reason)
             return None
@@ -122,29 +132,43 @@ class ModelProcess:
         outcomes: Any = [
             result_fields(result, writer, request.places) for result, request in zip(results, requests, strict=False)
         ]
+        late = None if batch.late is None else list(zip(given, batch.late.answers, strict=True))
         if failure is not None:
             outcomes = result_fields(failure, writer)  # of all
+        elif late is not None:
+            outcomes = None
         times = batch.infer_start_ns, batch.infer_end_ns
         del batch, requests, results  # the place of the inputs goes back now, unless the model keeps some
         try:
             channel.send("results", writer, *times, changed, outcomes)
         except AreaFullError as error:
             channel.send("results", None, *times, changed, ("Internal", str(error), None))
+        for fields, answer in late or ():
+            answer.when_set(partial(self._put_late, fields[0]))
         if isinstance(failure, GpuFault):
             raise failure  # which ends the process
 
     def put(self, request: InferRequest, outcome: Outcome) -> None:
         """Send a response of a decoupled model."""
         assert isinstance(request, ProcessRequest)
-        writer = Writer()
-        fields = result_fields(outcome, writer)
         final, output_ns = True, 0
         if isinstance(outcome, StreamedResponse):
             final, output_ns = outcome.final, outcome.output_ns
+        self._send_response(request.number, outcome, final, output_ns)
+
+    def _put_late(self, number: int, outcome: Outcome) -> None:
+        with contextlib.suppress(OSError):  # the replica is gone
+            self._send_response(number, outcome, True, 0)
+        if isinstance(outcome, ServingError) and is_of_lost_gpu(outcome.message):
+            _end()
+
+    def _send_response(self, number: int, outcome: Outcome, final: bool, output_ns: int) -> None:
+        writer = Writer()
+        fields = result_fields(outcome, writer)
         try:
-            self._channel.send("response", writer, request.number, final, output_ns, fields)
+            self._channel.send("response", writer, number, final, output_ns, fields)
         except AreaFullError as error:
-            self._channel.send("response", None, request.number, True, 0, ("Internal", str(error), None))
+            self._channel.send("response", None, number, True, 0, ("Internal", str(error), None))
 
 
 def main() -> None:

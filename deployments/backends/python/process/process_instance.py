@@ -11,7 +11,6 @@ from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.restart import Restart
 from deployments.backends.python.server import ModelServer
 from deployments.log.line_format import about_requests
-from deployments.schedulers.scheduler import reply
 from protocol.errors import Internal
 
 if TYPE_CHECKING:
@@ -145,13 +144,14 @@ class ProcessInstance(RemoteInstance):
         batch, unanswered = self._batch, child.take_open()
         child.release()
         if not self._closing:
-            with_it = unanswered or (batch.requests if batch else ())
+            running = batch.requests if batch and not self._order.decoupled else []
+            with_it = [request for request, _ in unanswered] + running
             whose = about_requests(Path(self._order.model_path).name, None, with_it)
             _LOG.error("%s; %d requests were with it", how, len(with_it), extra=whose)
         self._rest()
         self._changed()
-        for request in unanswered:
-            reply(request, error)
+        for _, take in unanswered:
+            take(error)
         if batch is not None:
             batch.answered = self._order.decoupled
             batch.results = () if batch.answered else [error] * len(batch.requests)
