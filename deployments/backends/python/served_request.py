@@ -1,9 +1,10 @@
 """A request as `execute` gets it: a light view of the core's own request."""
 
 import json
+import threading
 from collections.abc import Callable
 from operator import index
-from typing import ClassVar, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
@@ -15,6 +16,7 @@ from protocol.trace import CONTEXT
 
 TRACE_FIELDS = ("traceparent", "tracestate")
 """Of the W3C's Trace Context."""
+_MAKING: Final = threading.RLock()
 RELEASE_ALL = 1
 RELEASE_RESCHEDULE = 2
 
@@ -126,7 +128,9 @@ class ServedRequest(InferenceRequest):
     def get_response_sender(self) -> ResponseSender:
         """Return the object that answers this request from any thread; always the same one."""
         if self._sender is None:
-            self._sender = self._make_sender(self)
+            with _MAKING:  # the model's thread may be at it while `execute` returns
+                if self._sender is None:
+                    self._sender = self._make_sender(self)
         return self._sender
 
     def exec(self, decoupled: bool = False) -> NoReturn:

@@ -10,6 +10,7 @@ from deployments.backends.backend import Batch
 from deployments.backends.python.opened_inputs import OpenedInputs
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import SingleResponseSender
+from deployments.backends.python.served_request import ServedRequest
 from protocol.datatypes import BY_NAME
 from protocol.device_input import DeviceInput
 from protocol.errors import Internal, InvalidArgument
@@ -95,3 +96,19 @@ def test_a_request_whose_inputs_cannot_be_opened_is_refused_in_a_late_batch_too(
     first, refused, last = batch.late.answers
     assert [first, last] == unanswered and refused.outcome is not None
     assert isinstance(refused.outcome, InvalidArgument)
+
+
+def test_threads_that_ask_for_a_sender_at_once_get_the_same() -> None:
+    got: list[object] = []
+
+    def make(request: ServedRequest) -> SingleResponseSender:
+        if not asks.is_alive():
+            asks.start()
+            asks.join(0.05)  # what it gets before this one is made
+        return sender()
+
+    asked = ServedRequest(InferRequest({}, 1, lambda *_: None), (), make)
+    asks = threading.Thread(target=lambda: got.append(asked.get_response_sender()))
+    got.append(asked.get_response_sender())
+    asks.join()
+    assert got[0] is got[1]
