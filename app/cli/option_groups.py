@@ -60,7 +60,7 @@ class SettingsCommand(click.Command):
         end = args.index("--") if "--" in args else len(args)
         told = [
             f"{arg}=true" if arg in booleans and not _is_boolean(after) else arg
-            for arg, after in zip(args[:end], [*args[1:end], ""], strict=True)
+            for arg, after in zip(args[:end], [*args[1:end], ""], strict=False)
         ]
         return super().parse_args(context, [*told, *args[end:]])
 

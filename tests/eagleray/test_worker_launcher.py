@@ -135,12 +135,12 @@ if not (asks := os.fork()):
     listener.close()
     if told != "taken":
         launcher._MADE = b"more"  # is never told: this gives up
-    print("handed over", launcher.hand_over(order), flush=True)
+    os.write(1, f"handed over {launcher.hand_over(order)}\\n".encode())  # at once, as another writes there too
     os._exit(0)
 with listener.accept()[0] as connection:
     made = server._serve(connection)
 if made:
-    print("made", made == order, flush=True)
+    os.write(1, f"made {made == order}\\n".encode())
     os._exit(0)
 os.waitpid(asks, 0)
 while True:
