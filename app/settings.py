@@ -322,7 +322,7 @@ class Settings(BaseModel):
     max_batch_duration_s: Seconds = Field(
         600.0,
         description="Time after which a batch that still runs counts as stuck, and the process of its model is "
-        "replaced; 0: never. Decoupled models may take longer.",
+        "replaced; 0: never. Decoupled models may take longer. What is unloaded or replaced has as long to answer.",
         ge=0,
     )
     exit_timeout_secs: Seconds = Field(

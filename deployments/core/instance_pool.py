@@ -46,9 +46,8 @@ class InstancePool:
     the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
     inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
     An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too, and so is
-    `grow`, which a pool in which batches wait calls before it runs one. `late` has the
-    requests that their model answers after their batch. All but `begin_close` and `close` belongs to the loop's
-    thread.
+    `grow`, which a pool in which batches wait calls before it runs one. `late` has the requests that their model
+    answers after their batch. All but `begin_close` and `close` belongs to the loop's thread.
     """
 
     def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:

@@ -5,12 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
-from deployments.core.counts import MODEL, Label
-from deployments.lane import client, routes
-from deployments.lane.client import MAX_INFLIGHT_BYTES
+from deployments.lane import routes
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
 from deployments.lane.server import MAX_MODELS, LaneServer
-from protocol.errors import InvalidArgument, QueueFull, Unavailable
+from protocol.errors import InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink, on_loop
 
 
@@ -266,63 +264,6 @@ async def test_a_client_that_goes_cancels_what_it_had_under_way() -> None:
         await lanes.until(lambda: len(model.held) == 2)
         await lanes.fleet.close()
         await lanes.until(lambda: len(model.cancelled) == 2)
-
-
-@on_loop
-async def test_requests_under_way_are_bounded() -> None:
-    async with Lanes(max_inflight=2) as lanes:
-        lanes.replicas[0].model.hold = True
-        lanes.send()
-        lanes.send()
-        refused = await lanes.ask()
-        assert type(refused.error) is QueueFull
-        assert refused.error.message == "Exceeds maximum queue size"
-        assert lanes.counted.rows[Label(MODEL, "echo", 1)].rejected_count == 1  # type: ignore[attr-defined]
-
-
-@on_loop
-async def test_bytes_under_way_are_bounded() -> None:
-    async with Lanes() as lanes:
-        target: Any = lanes.fleet.target("echo")
-        (lane,) = target.choice.lanes
-        lane.inflight_bytes = MAX_INFLIGHT_BYTES - 5
-        assert type((await lanes.ask(b"123456")).error) is QueueFull
-        assert (await lanes.ask(b"12345")).responses == [b"12345"]
-
-
-@on_loop
-async def test_a_request_larger_than_what_may_be_under_way_goes_alone() -> None:
-    async with Lanes() as lanes:
-        model = lanes.replicas[0].model
-        model.hold = True
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client, "MAX_INFLIGHT_BYTES", 5)
-            large, _ = lanes.send(b"123456")
-            assert type((await lanes.ask(b"1")).error) is QueueFull
-            await lanes.until(lambda: bool(model.held))
-            model.release()
-            await asyncio.wait_for(large.done.wait(), 5)
-            assert large.responses == [b"123456"]
-            lanes.send(b"1")
-            assert type((await lanes.ask(b"123456")).error) is QueueFull
-
-
-@pytest.mark.parametrize("idle_us", [0, 1_000_000], ids=["alone", "of a sequence"])
-@on_loop
-async def test_a_request_larger_than_any_replica_takes_is_wrong(idle_us: int) -> None:
-    body = b'{"parameters":{"sequence_id":7,"sequence_start":true}}'
-    async with Lanes(max_inflight=1) as lanes:
-        target: Any = lanes.fleet.target("echo")
-        target.follow_sequences(idle_us)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client, "_MAX_CALL_BYTES", len(body))
-            assert (await lanes.ask(body)).responses == [body]
-            lanes.replicas[0].model.hold = True
-            for _ in ("while nothing is under way", "while no other may be"):
-                refused = (await lanes.ask(body + b" ")).error
-                assert type(refused) is InvalidArgument
-                assert refused.message == "request of 55 bytes is larger than the 54 that a replica takes"
-                lanes.send(body)
 
 
 @on_loop

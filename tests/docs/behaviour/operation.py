@@ -6,7 +6,7 @@ from tests.docs.behaviour.modules import (
     CLUSTER,
     COMMANDS,
     CONSOLE,
-    LANE,
+    LANE_BOUNDS,
     LOG,
     METRICS,
     NAMESAKES,
@@ -383,7 +383,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/ingress/test_cluster_counters.py::test_what_dead_nodes_had_counted_of_versions_that_are_gone_is_dropped",
     ),
     "A request that fails in the ingress counts": (
-        LANE + "test_requests_under_way_are_bounded",
+        LANE_BOUNDS + "test_requests_under_way_are_bounded",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
     ),
     "What a client has given up counts as CANCELED": (

@@ -13,7 +13,7 @@ from tests.docs.behaviour.modules import (
     HTTP,
     INDEX,
     KEYS,
-    LANE,
+    LANE_BOUNDS,
     STARTING,
     TIMES,
 )
@@ -105,10 +105,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/grpc/test_unpacking.py::test_what_waits_behind_it_is_taken_as_those_before_are_answered",
     ),
     "| requests under way to one replica |": (
-        LANE + "test_requests_under_way_are_bounded",
-        LANE + "test_bytes_under_way_are_bounded",
-        LANE + "test_a_request_larger_than_what_may_be_under_way_goes_alone",
-        LANE + "test_a_request_larger_than_any_replica_takes_is_wrong",
+        LANE_BOUNDS + "test_requests_under_way_are_bounded",
+        LANE_BOUNDS + "test_bytes_under_way_are_bounded",
+        LANE_BOUNDS + "test_a_request_larger_than_what_may_be_under_way_goes_alone",
+        LANE_BOUNDS + "test_a_request_larger_than_any_replica_takes_is_wrong",
         "deployments/lane/test_lane_share.py::test_a_model_leaves_a_quarter_of_its_replica_to_the_others",
         "deployments/lane/test_lane_share.py::test_a_model_that_has_a_replica_alone_takes_all_of_it",
         "deployments/lane/test_lane_share.py::test_a_share_is_kept_but_for_a_sixteenth_of_what_may_be_under_way",
