@@ -45,7 +45,7 @@ FILE_SETTINGS = frozenset(
 )
 """Settings that are paths."""
 
-_DRAIN_S: Final = 3600.0
+_UNLOAD_S: Final = 3600.0
 """Where nothing bounds a batch."""
 _READERS: Final[dict[str, Callable[[Any], object]]] = {
     "http_restricted_api": RestrictedApis,
@@ -322,7 +322,7 @@ class Settings(BaseModel):
     max_batch_duration_s: Seconds = Field(
         600.0,
         description="Time after which a batch that still runs counts as stuck, and the process of its model is "
-        "replaced; 0: never. Decoupled models may take longer. What is unloaded or replaced has as long to answer.",
+        "replaced; 0: never. Decoupled models may take longer. What its process unloads has as long to answer.",
         ge=0,
     )
     exit_timeout_secs: Seconds = Field(
@@ -436,9 +436,9 @@ class Settings(BaseModel):
         """Return the size of the response cache, 0 without one."""
         return cache_bytes(self.cache_config)
 
-    def drain_timeout_s(self) -> float:
-        """Return how long a version that is unloaded or replaced has to answer what it has taken."""
-        return self.max_batch_duration_s or _DRAIN_S
+    def unload_timeout_s(self) -> float:
+        """Return how long what is unloaded or replaced in a process that goes on has to answer what it has taken."""
+        return self.max_batch_duration_s or _UNLOAD_S
 
     def log_options(self) -> "LogOptions":
         """Return what is logged, and how."""

@@ -113,7 +113,7 @@ class Ingress:
             metrics=self._settings.metrics_options(),
         )
         self._host.meters = meters
-        self._host.unload_timeout_s = self._settings.drain_timeout_s()
+        self._host.unload_timeout_s = self._settings.unload_timeout_s()
         self._guard = self._host.guard = StallGuard(self._loop, self._settings.max_batch_duration_s)
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals, log)

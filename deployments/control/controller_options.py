@@ -25,8 +25,9 @@ class ControllerOptions(ByName):
     `load_models` are names and patterns (`*`) of what to load at the start in explicit mode. `gpu_memory_bytes` 0 has
     each GPU tell its memory. `response_cache_bytes` 0 is no response cache, `rate_limit` None no rate limiter.
     `ingress` is the deployment that follows the directory. A controller goes on with what another one was told that
-    was `deployed` with it; whoever deploys again has the repositories read again. `drain_timeout_s` is how long what is
-    unloaded or replaced has to answer what it has taken, `linger_s` how long steps stay for ensembles that are gone.
+    was `deployed` with it; whoever deploys again has the repositories read again. `unload_timeout_s` is how long what
+    is unloaded or replaced in a process that goes on has to answer what it has taken, `drain_timeout_s` how long a
+    replica has that Serve ends. Of a node that drains, Serve ends replicas so long before the node goes, replaced or not.
     """
 
     repositories: tuple[str, ...]
@@ -43,8 +44,8 @@ class ControllerOptions(ByName):
     deployed: str = ""
     lane_tcp: bool = True
     health_check_period_s: float = 2.0
-    drain_timeout_s: float = 600.0
-    linger_s: float = 10.0
+    drain_timeout_s: float = 10.0
+    unload_timeout_s: float = 600.0
     max_batch_duration_s: float = 600.0
     max_queue_s: float = 2.0
     gpu_memory_bytes: int = 0

@@ -14,7 +14,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.gpu_cards import card_resources
 from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
-from deployments.replica.replica_options import CLOSE_S, ReplicaOptions
+from deployments.replica.replica_options import ReplicaOptions
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
 from repository_loader.deployment_plan import DeploymentPlan
 from repository_loader.overrides import read_overrides
@@ -42,7 +42,7 @@ def deployment_options(
         "max_ongoing_requests": MAX_ONGOING_REQUESTS,
         "user_config": user_config(plan, packages, places, owner, traffic),
         "health_check_period_s": options.health_check_period_s,
-        "graceful_shutdown_timeout_s": options.drain_timeout_s + CLOSE_S + 5.0,
+        "graceful_shutdown_timeout_s": options.drain_timeout_s + 5.0,
         "graceful_shutdown_wait_loop_s": 0.1,
         "max_constructor_retry_count": 1,
         # What needs other resources is there before what it replaces goes.
@@ -70,7 +70,7 @@ def group_application(
             limits=options.limits,
             lane_tcp=options.lane_tcp,
             drain_timeout_s=options.drain_timeout_s,
-            linger_s=options.linger_s,
+            unload_timeout_s=options.unload_timeout_s,
             max_batch_duration_s=options.max_batch_duration_s,
             log=options.log,
             response_cache_bytes=options.response_cache_bytes,

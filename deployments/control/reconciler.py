@@ -113,7 +113,7 @@ class Reconciler:
         now_s = time.monotonic()
         self._needed = {name: until_s for name, until_s in self._needed.items() if until_s > now_s}
         if self._plan is not None:
-            self._needed |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.linger_s)
+            self._needed |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.drain_timeout_s)
         self._plan = plan
 
     @property

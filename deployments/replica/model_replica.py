@@ -35,7 +35,7 @@ from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.ray_metrics import RayMetrics
 from deployments.replica.region_table import RegionTable
-from deployments.replica.replica_options import CLOSE_S, ReplicaOptions
+from deployments.replica.replica_options import ReplicaOptions
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
@@ -98,7 +98,7 @@ class ModelReplica:
             metrics=options.metrics,
             gpu_uuid=GpuReader().uuid(gpus) if gpus else "",
         )
-        self._watch = GroupWatch(self._fleet, self._loop, options.linger_s)
+        self._watch = GroupWatch(self._fleet, self._loop, self._drain_timeout_s)
         self._owner = ""
         own = serve.get_replica_context()
         self._neighbours = DirectoryNeighbours(
@@ -114,7 +114,7 @@ class ModelReplica:
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if options.lane_tcp else None, gpus)
         descriptor = self._address.death_mark.descriptor
-        self._host.unload_timeout_s = options.drain_timeout_s
+        self._host.unload_timeout_s = options.unload_timeout_s
         self._guard = self._host.guard = StallGuard(self._loop, options.max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._host.former.gone = self._lane.forget_former
@@ -255,11 +255,9 @@ class ModelReplica:
         """Drain: Serve calls this once it sends nothing more."""
         for task in self._sampling:
             task.cancel()
-        # What waits behind a batch that never ends waits in vain.
-        timeout_s = CLOSE_S if self._host.faults else self._drain_timeout_s
-        deadline_s = self._loop.time() + timeout_s
-        await self._lane.drain(timeout_s)
-        await self._host.close(min(CLOSE_S, deadline_s - self._loop.time()))
+        deadline_s = self._loop.time() + self._drain_timeout_s
+        await self._lane.drain(self._drain_timeout_s)
+        await self._host.close(deadline_s - self._loop.time())
         self._neighbours.close()
         await self._fleet.close()
         self._guard.stop()

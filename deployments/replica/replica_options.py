@@ -1,16 +1,12 @@
 """What a replica needs to know to start; what it loads it hears later, by its `user_config`."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.rate_limit import Given
 from deployments.log.log_options import DEFAULT_LOG, LogOptions
 from protocol.by_name import ByName
 from protocol.limits import Limits
-
-CLOSE_S: Final = 10.0
-"""How long a replica has to free its models when they have answered, or are stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +19,8 @@ class ReplicaOptions(ByName):
     strict: bool
     limits: Limits
     lane_tcp: bool = True
-    drain_timeout_s: float = 600.0
-    linger_s: float = 10.0
+    drain_timeout_s: float = 10.0
+    unload_timeout_s: float = 600.0
     max_batch_duration_s: float = 600.0
     log: LogOptions = DEFAULT_LOG
     response_cache_bytes: int = 0

@@ -130,7 +130,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A load is answered when the model is ready": (CONTROL + "test_models_come_and_go_by_http",),
     "A model that is loaded again meanwhile serves at once": (
         "deployments/replica/test_changes.py::test_a_model_is_loaded_again_while_it_answers_what_it_had",
-        "e2e/control/test_reloads.py::test_what_an_unloaded_model_has_taken_is_answered_and_loaded_again_it_serves",
     ),
     "in an ensemble whose steps are unloaded with it": (
         "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",

@@ -17,7 +17,6 @@ from tests.serving import CONTROLLER, Server, title_of, wait_until
 
 ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
 ALL = " version_policy { all {} }"
-LASTING_S = 12
 TAKEN_OVER_S = 3.0
 """How long what a new controller says is looked at."""
 
@@ -216,26 +215,6 @@ def test_a_slow_load_holds_up_no_other_model_of_its_process(server: Server, repo
             gate.touch()
         assert loading.result().status == 200
         assert tag(ask(client, slow)) == 2
-
-
-def test_what_an_unloaded_model_has_taken_is_answered_and_loaded_again_it_serves(
-    server: Server, repository: Path
-) -> None:
-    """It takes longer than Serve gives replicas that stop by itself."""
-    write_tagged(repository, "lasting", "1", config=ISOLATED)
-    code, began = repository / "lasting/1/model.py", repository.parent / "lasting.began"
-    lasts = f"        open({str(began)!r}, 'w').close()\n        __import__('time').sleep({LASTING_S})\n        return"
-    code.write_text(code.read_text().replace("        return", lasts))
-    assert server.post("/v2/repository/models/lasting/load").status == 200
-    with ThreadPoolExecutor(2) as others, server.client() as client:
-        asking = others.submit(ask, client, "lasting")
-        wait_until(began.exists, "the request to run")
-        assert server.post("/v2/repository/models/lasting/unload").status == 200
-        write_tagged(repository, "lasting", "2", config=ISOLATED)
-        loading = others.submit(server.post, "/v2/repository/models/lasting/load")
-        assert tag(asking.result()) == 1
-        assert loading.result().status == 200
-        assert tag(ask(client, "lasting")) == 2
 
 
 def test_what_serves_is_ready_while_its_replica_is_replaced_also_for_a_controller_that_takes_over(
