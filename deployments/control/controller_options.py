@@ -27,7 +27,7 @@ class ControllerOptions(ByName):
     `ingress` is the deployment that follows the directory. A controller goes on with what another one was told that
     was `deployed` with it; whoever deploys again has the repositories read again. `unload_timeout_s` is how long what
     is unloaded or replaced in a process that goes on has to answer what it has taken, `drain_timeout_s` how long a
-    replica has that Serve ends. Of a node that drains, Serve ends replicas so long before the node goes, replaced or not.
+    replica has that Serve ends. Of a node that drains it ends replicas so long before the node goes, replaced or not.
     """
 
     repositories: tuple[str, ...]
