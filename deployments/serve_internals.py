@@ -45,6 +45,7 @@ _AT_REST: Final = (
 )
 
 _NAMESPACE: Final = b"eagleray"
+_UNSCHEDULED: Final = "s to be scheduled."
 
 
 class DeploymentState(NamedTuple):
@@ -52,6 +53,11 @@ class DeploymentState(NamedTuple):
 
     status: str
     message: str
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether replicas have found no node with what they need for a while; Serve says so after 30 s."""
+        return _UNSCHEDULED in self.message
 
 
 def _key(app_name: str, deployment_name: str) -> str:

@@ -3,34 +3,62 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import serve
 
+from deployments.control.busy_replicas import Place
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
-from deployments.control.group_deployment import deployment_options, group_application
-from deployments.replica.hosted_model import packages_by_name
+from deployments.control.group_deployment import deployment_options, group_application, user_config
+from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import application_owners, application_states, delete_applications
-from repository_loader.deployment_plan import Plan
+from repository_loader.deployment_plan import DeploymentPlan, Plan
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deployed:
+    """The deployments of an application, as they were deployed last."""
+
+    plans: tuple[DeploymentPlan, ...]
+    options: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A deployment that the plan no longer holds; it loads nothing, and ends when it has answered what it has taken."""
+
+    plan: DeploymentPlan
+    options: dict[str, Any]
+    until_s: float
 
 
 class Reconciler:
     """Deploys for one owner, the Serve application that the controller is part of; every method blocks.
 
     Each application that it deploys carries the owner's name in its `user_config`; it ends those only. `count` says how
-    many replicas an autoscaled deployment has just now. Threads take turns: nothing is deployed behind `end_all`.
+    many replicas an autoscaled deployment has just now, `busy` how many deployments have, of those with something under
+    way, and 0 where none is there. Threads take turns: nothing is deployed behind `end_all`.
     """
 
-    def __init__(self, options: ControllerOptions, owner: str, count: Callable[[str, str], int | None]) -> None:
+    def __init__(
+        self,
+        options: ControllerOptions,
+        owner: str,
+        count: Callable[[str, str], int | None],
+        busy: Callable[[Collection[Place]], Mapping[Place, int]],
+    ) -> None:
         self._options = options
         self._count = count
+        self._busy = busy
         self._owner = owner
         self._turn = threading.Lock()
-        self._deployed: dict[str, list[dict[str, Any]]] = {}
+        self._desired: DesiredState | None = None
+        self._deployed: dict[str, _Deployed] = {}
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
@@ -42,6 +70,7 @@ class Reconciler:
         """Those of them whose names were free at the last look."""
         self._later: set[str] = set()
         """Applications that the plan no longer holds, and that are still needed."""
+        self._leaving: dict[Place, _Leaving] = {}
 
     def look(self, desired: DesiredState) -> tuple[bool, dict[str, str]]:
         """Return whether anything of this owner runs, and why applications could not be deployed, by name."""
@@ -52,7 +81,8 @@ class Reconciler:
     def reconcile(self, desired: DesiredState) -> dict[str, str]:
         """Deploy what is new or has changed, and end what the plan no longer holds; may be called again at any time.
 
-        Steps that an ensemble has asked until now end later, in `end_due`: what is under way may still need them.
+        Steps that an ensemble has asked until now end later, in `end_due`: what is under way may still need them. So do
+        deployments whose replicas have something under way; they load nothing any more, and unload what they have.
 
         Returns why an application was not deployed, by its name: somebody else's has that name.
         """
@@ -62,6 +92,7 @@ class Reconciler:
             return refused
 
     def _reconcile(self, desired: DesiredState) -> dict[str, str]:
+        self._desired = desired
         owners = application_owners()
         # What somebody else has deleted is ours no longer, nor is what has taken its name.
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
@@ -70,14 +101,22 @@ class Reconciler:
         packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
         refused = self._refusals(desired, owners)
         targets: list[serve.RunTarget] = []
-        wanted: dict[str, list[dict[str, Any]]] = {}
-        for app, group in desired.applications().items():
+        wanted: dict[str, _Deployed] = {}
+        self._note_needed(desired.plan)
+        self._leaving = self._still_leaving(desired)
+        groups: dict[str, list[DeploymentPlan]] = {}
+        for plan in (*(each.plan for each in self._leaving.values()), *desired.plan.deployments):
+            groups.setdefault(plan.app_name, []).append(plan)
+        for app, group in groups.items():
             if app in refused:
                 continue
             options = [
-                deployment_options(plan, packages, self._options, places, self._owner, traffic) for plan in group
+                leaving.options
+                if (leaving := self._leaving.get((app, plan.name))) is not None
+                else deployment_options(plan, packages, self._options, places, self._owner, traffic)
+                for plan in group
             ]
-            if self._deployed.get(app) == options:
+            if app in self._deployed and self._deployed[app].options == options:
                 continue
             models = [model for plan in group for model in plan.models]
             # An ensemble must learn where its steps are from now on.
@@ -85,15 +124,14 @@ class Reconciler:
             if leaves and app in owners and app not in self._deployed:
                 self._former.add(app)
                 continue
-            wanted[app] = options
+            wanted[app] = _Deployed(tuple(group), options)
             application = group_application(options, group, self._options, self._count)
             scaled = any(plan.autoscaling is not None for plan in group)
             targets.append(serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled))
         if targets:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
         self._deployed |= wanted
-        self._note_needed(desired.plan)
-        ending = (self._deployed.keys() | self._former) - desired.applications().keys()
+        ending = (self._deployed.keys() | self._former) - groups.keys()
         self._later = ending & self._needed.keys()
         self._end(ending - self._later)
         return refused
@@ -116,17 +154,54 @@ class Reconciler:
             self._needed |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.drain_timeout_s)
         self._plan = plan
 
+    def _still_leaving(self, desired: DesiredState) -> dict[Place, _Leaving]:
+        """Return what the plan no longer holds and is busy, of what was deployed and nobody needs any more."""
+        kept = {(plan.app_name, plan.name) for plan in desired.plan.deployments}
+        needed = self._needed.keys() - desired.applications().keys()
+        now_s = time.monotonic()
+        gone = {
+            (app, plan.name): (plan, options)
+            for app, deployed in self._deployed.items()
+            if app not in needed
+            for plan, options in zip(deployed.plans, deployed.options, strict=True)
+        }
+        overdue = {place for place, leaving in self._leaving.items() if leaving.until_s <= now_s}
+        busy = self._busy(gone.keys() - kept - overdue)
+        return {
+            place: self._leaving.get(place) or self._leave(plan, options, busy[place])
+            for place, (plan, options) in gone.items()
+            if busy.get(place) or (place in busy and place in self._leaving)
+        }
+
+    def _leave(self, plan: DeploymentPlan, options: Mapping[str, Any], replicas: int) -> _Leaving:
+        logger.info("%s of '%s' answers what it has taken before it ends", plan.name, plan.app_name)
+        nothing = user_config(replace(plan, models=()), Packages(), {}, self._owner)
+        return _Leaving(
+            replace(plan, replica_count=replicas),
+            {**options, "num_replicas": replicas, "user_config": nothing},
+            time.monotonic() + self._options.unload_timeout_s,
+        )
+
     @property
     def ends_later(self) -> bool:
         """Whether something is left for `end_due`."""
-        return bool(self._later)
+        return bool(self._later or self._leaving)
 
     def end_due(self) -> None:
-        """End the steps whose time has come."""
+        """End the steps whose time has come, and what leaves and has nothing under way, or is in the way of others."""
         with self._turn:
-            due = [name for name in self._later if self._needed[name] <= time.monotonic()]
-            if due:
-                self._end(due)
+            now_s = time.monotonic()
+            due = any(self._needed[name] <= now_s for name in self._later)
+            if self._leaving and self._lacks_room():
+                self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
+            overdue = any(each.until_s <= now_s for each in self._leaving.values())
+            if self._desired is not None and (due or overdue or self._busy(self._leaving) != self._leaving.keys()):
+                self._reconcile(self._desired)
+
+    def _lacks_room(self) -> bool:
+        """Whether Serve has found no room for a replica of this owner's for a while."""
+        states = application_states()
+        return any(state.lacks_room for app in self._deployed for state in states.get(app, {}).values())
 
     def _refusals(self, desired: DesiredState, owners: Mapping[str, str | None]) -> dict[str, str]:
         return {
@@ -142,9 +217,9 @@ class Reconciler:
 
     def sweep(self, desired: DesiredState) -> None:
         """End what an earlier controller of this owner deployed and the plan does not hold."""
-        wanted = desired.applications().keys()
         with self._turn:
-            self._end(name for name in self._owned() if name not in wanted and name not in self._later)
+            stays = desired.applications().keys() | self._later | {app for app, _ in self._leaving}
+            self._end(name for name in self._owned() if name not in stays)
 
     def end_all(self) -> None:
         """End everything that this owner runs."""
@@ -160,6 +235,7 @@ class Reconciler:
         for name in names:
             logger.info("ending the Serve application '%s'", name)
             self._deployed.pop(name, None)
+            self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
             self._later.discard(name)
         delete_applications(names)

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray import serve
 
+from deployments.control.busy_replicas import BusyReplicas
 from deployments.control.canary_watch import CanaryWatch
 from deployments.control.client_settings import ClientSettings
 from deployments.control.cluster_reader import ClusterReader, living_actors, living_replicas
@@ -61,6 +62,7 @@ from repository_loader.storage.location import is_remote
 logger = logging.getLogger(__name__)
 
 _BUSY_POLL_S = 0.1
+_UNLOAD_BUSY_S = 15.0
 _REPLACING_POLL_S = 1.0
 _IDLE_POLL_S = 5.0
 _BACK_OFF_FIRST_S = 0.5
@@ -101,7 +103,7 @@ class RepositoryController:
         self._publisher = Publisher()
         self._counters = NodeCounters(node)
         self._scaler = Scaler(self._loop, self._counters)
-        self._reconciler = Reconciler(options, self._app, self._scaler.count)
+        self._reconciler = Reconciler(options, self._app, self._scaler.count, BusyReplicas(self._loop).count)
         self._status = StatusReader(partial(living_replicas, self._app, options.ingress))
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
@@ -122,6 +124,7 @@ class RepositoryController:
         """Why the repositories have not been read yet, where one of them cannot be."""
         self._reconciled: DesiredState | None = None
         self._follow_s = 0.0
+        self._adopted_s = 0.0
         self._sweep_at_s = 0.0
         self._refused_until_s = 0.0
         self._models_known = asyncio.Event()
@@ -416,6 +419,7 @@ class RepositoryController:
 
     def _adopt(self, desired: DesiredState) -> None:
         """Have the table, and all who follow it, be those of a desired state."""
+        self._adopted_s = self._loop.time()
         self._table.replace(desired, self._refused)
         if self._table.unloading or self._table.moved:
             self._follow_s = max(self._follow_s, _FOLLOW_TIMEOUT_S)
@@ -450,9 +454,11 @@ class RepositoryController:
 
     def _poll_s(self) -> float:
         desired = self._state.desired
-        if not self._publisher.settled or self._table.unloading or (desired is not None and desired.trials):
+        # What answers what it has, or keeps a stream, may take its time.
+        unloads = self._table.unloading and self._loop.time() < self._adopted_s + _UNLOAD_BUSY_S
+        if not self._publisher.settled or unloads or (desired is not None and desired.trials):
             return _BUSY_POLL_S
-        soon = self._table.replacing or self._reconciler.ends_later or self._refused
+        soon = self._table.replacing or self._table.unloading or self._reconciler.ends_later or self._refused
         return _REPLACING_POLL_S if soon else _IDLE_POLL_S
 
     async def __del__(self) -> None:

@@ -31,8 +31,6 @@ _UPDATING = "UPDATING"
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
-_UNSCHEDULED = "s to be scheduled."
-"""What Serve says, after 30 s, of a deployment whose replicas find no node with what they need."""
 _NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
 
@@ -256,7 +254,7 @@ class StatusReader:
                     reason = refusal or _part(deployment, model, digest, believed, described)
                     state = _state(deployment, applications)
                     if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
-                        lacks_room |= _UNSCHEDULED in state.message
+                        lacks_room |= state.lacks_room
                 if reason is None:
                     open_count += 1
                 elif reason:

@@ -17,18 +17,24 @@ class Changes:
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._latest: dict[Key, tuple[str, asyncio.Task[None]]] = {}
         self._tasks: dict[asyncio.Task[None], Collection[str]] = {}
+        self._finishing: set[asyncio.Task[None]] = set()
 
     def begin(
         self, key: Key, digest: str, change: Coroutine[Any, Any, None], asks: Collection[str] = ()
     ) -> asyncio.Task[None]:
         """Begin to load what has this digest as a version, or (digest "") to unload the version; see `finish`."""
-        task = self.finish(change, asks)
+        task = self._start(change, asks) if digest else self.finish(change, asks)
         self._latest[key] = digest, task
         task.add_done_callback(lambda _: self._end(key, task))
         return task
 
     def finish(self, change: Coroutine[Any, Any, None], asks: Collection[str]) -> asyncio.Task[None]:
         """Have a version answer what it has, for which it may ask other models until the change ends."""
+        self._finishing.add(task := self._start(change, asks))
+        task.add_done_callback(self._finishing.discard)
+        return task
+
+    def _start(self, change: Coroutine[Any, Any, None], asks: Collection[str]) -> asyncio.Task[None]:
         task = self._loop.create_task(change)
         self._tasks[task] = asks
         task.add_done_callback(self._tasks.pop)
@@ -58,6 +64,11 @@ class Changes:
         """Whether to unload a version was begun last, and is under way."""
         digest, task = self._latest.get(key, ("", None))
         return not digest and task is not None and not task.done()
+
+    @property
+    def answering(self) -> bool:
+        """Whether a version that serves no more still has what it has taken."""
+        return bool(self._finishing)
 
     def loads(self, names: Collection[str]) -> dict[Key, asyncio.Task[None]]:
         """Return the loads under way of models with these names."""

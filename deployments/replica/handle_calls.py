@@ -34,10 +34,18 @@ class HandleCalls:
     def __init__(self, host: ModelHost, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
         self._loop = loop
+        self._open: set[Answer] = set()
+
+    @property
+    def open_count(self) -> int:
+        """How many calls wait for their answers."""
+        return len(self._open)
 
     def submit(self, call: HandleCall) -> Answer:
         """Start a call and return its outputs to be, or the ServingError that it ends with; cancelling gives it up."""
         answer: Answer = self._loop.create_future()
+        self._open.add(answer)
+        answer.add_done_callback(self._open.discard)
 
         def reply(request: InferRequest, result: InferResponse | ServingError) -> None:
             if answer.done():

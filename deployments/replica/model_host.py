@@ -106,7 +106,7 @@ class ModelHost:
         self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
         self._slow_queue = WorkQueue(self._loop, "slow codec", 1)
-        self._changes = Changes(loop)
+        self.changes = Changes(loop)
         self.core = Core(self._clock)
         self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock, self._slow_queue)
@@ -160,9 +160,7 @@ class ModelHost:
 
     async def _load_all(self, fresh: Mapping[Key, dict[str, Any]], load: _Load) -> None:
         """Load versions, then unload what has gone, of which what takes long goes on behind the caller's back."""
-        await asyncio.gather(
-            *(self._changes.begin(key, data["digest"], load(key, data)) for key, data in fresh.items())
-        )
+        await asyncio.gather(*(self.changes.begin(key, data["digest"], load(key, data)) for key, data in fresh.items()))
         gone = self._gone()
         await self._unload_in_order(gone, self.unload_timeout_s, DRAIN_TIMEOUT_S)
         if gone:
@@ -178,7 +176,7 @@ class ModelHost:
             more = {name for key in going for name in self._asked_by(key)} - stays
             stays = stays | more
         known = {**self._present, **self.failures}.keys() - self._wanted.keys()
-        return [key for key in known if key[0] not in stays and not self._changes.unloads(key)]
+        return [key for key in known if key[0] not in stays and not self.changes.unloads(key)]
 
     def _asked_by(self, key: Key) -> tuple[str, ...]:
         """Return the models that a version asks which serves, an ensemble."""
@@ -186,18 +184,18 @@ class ModelHost:
 
     def _is_loading(self, key: Key) -> bool:
         """Whether what is wanted as a version is under way."""
-        return self._wants(key, self._changes.digest(key)) or self.late.waits(key)
+        return self._wants(key, self.changes.digest(key)) or self.late.waits(key)
 
     def _has_failed(self, key: Key) -> bool:
         digest = self._wanted[key]["digest"] if key in self._wanted else ""
-        return bool(digest) and self.failed(*key, digest) and self._changes.digest(key) != digest
+        return bool(digest) and self.failed(*key, digest) and self.changes.digest(key) != digest
 
     def _wants(self, key: Key, digest: str) -> bool:
         return key in self._wanted and self._wanted[key]["digest"] == digest
 
     def _known(self, key: Key) -> tuple[str, ...]:
         """Return the digests of what serves as this version, of what failed to load for it last, and of what loads."""
-        return self._present.get(key, ""), self.failures.get(key, ("", ""))[1], self._changes.digest(key)
+        return self._present.get(key, ""), self.failures.get(key, ("", ""))[1], self.changes.digest(key)
 
     async def _load_after_steps(self, key: Key, data: dict[str, Any]) -> None:
         """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them fails.
@@ -206,7 +204,7 @@ class ModelHost:
         load in other processes.
         """
         steps, tried = data["steps"] if key in self._present else (), set[Key]()
-        while loads := {each: load for each, load in self._changes.loads(steps).items() if self._is_loading(each)}:
+        while loads := {each: load for each, load in self.changes.loads(steps).items() if self._is_loading(each)}:
             tried |= loads.keys()
             await asyncio.wait(loads.values())
         if any(map(self._has_failed, tried)):
@@ -224,7 +222,7 @@ class ModelHost:
     async def _load(self, key: Key, data: dict[str, Any], *, again: bool = False) -> None:
         """Load what is wanted as a version, unless it is there; what has failed only if it is tried `again`."""
         digest = data["digest"]
-        async with self._changes.turn(key):
+        async with self.changes.turn(key):
             while self._wants(key, digest) and self._present.get(key) != digest:
                 if self.failed(*key, digest) and not again:
                     return
@@ -314,7 +312,7 @@ class ModelHost:
         self._changed(name, version, served)
         self.late.routes_changed()
         if replaced is not None:
-            self._changes.finish(self._close(replaced, old, model, self._held.pop(key, ())), asked)
+            self.changes.finish(self._close(replaced, old, model, self._held.pop(key, ())), asked)
         self._held[key] = held
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
@@ -383,15 +381,15 @@ class ModelHost:
         deadline_s = self._loop.time() + timeout_s
         unloads = []
         for key, asks in in_order({key: self._asked_by(key) for key in gone}):
-            unload = self._unload(key, deadline_s, self._changes.asking(key[0]))
-            unloads.append(self._changes.begin(key, "", unload, asks))
+            unload = self._unload(key, deadline_s, self.changes.asking(key[0]))
+            unloads.append(self.changes.begin(key, "", unload, asks))
         await wait_for(unloads, patience_s)
 
     async def _unload(self, key: Key, deadline_s: float, asking: Collection[asyncio.Task[None]]) -> None:
         if asking:
             await asyncio.wait(asking, timeout=max(GRACE_S, deadline_s - self._loop.time()))
         timeout_s = max(GRACE_S, deadline_s - self._loop.time())
-        async with self._changes.turn(key):
+        async with self.changes.turn(key):
             if key in self._wanted:
                 return
             self.former.drop(*key)
@@ -496,5 +494,5 @@ class ModelHost:
         self.late.give_up()
         deadline_s = self._loop.time() + timeout_s
         await self._unload_in_order(self.served, timeout_s)
-        await self._changes.ended(max(GRACE_S, deadline_s - self._loop.time()))
+        await self.changes.ended(max(GRACE_S, deadline_s - self._loop.time()))
         self._slow_queue.close()

@@ -98,7 +98,7 @@ class ModelReplica:
             metrics=options.metrics,
             gpu_uuid=GpuReader().uuid(gpus) if gpus else "",
         )
-        self._watch = GroupWatch(self._fleet, self._loop, self._drain_timeout_s)
+        self._watch = GroupWatch(self._fleet, self._loop, options.unload_timeout_s)
         self._owner = ""
         own = serve.get_replica_context()
         self._neighbours = DirectoryNeighbours(
@@ -213,6 +213,10 @@ class ModelReplica:
     def describe(self) -> dict[str, Any]:
         """Return what is loaded and what failed: `{"models": [[name, version, reason, seconds, digest]], "pid": …}`."""
         return {"models": self._host.report(), "pid": os.getpid()}
+
+    def is_busy(self) -> bool:
+        """Whether requests are inside, or what was unloaded still has some."""
+        return bool(self._lane.inflight_count or self._calls.open_count or self._host.changes.answering)
 
     async def infer(
         self,

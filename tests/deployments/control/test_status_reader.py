@@ -11,6 +11,7 @@ from ray.serve._private import deployment_state
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from deployments import serve_internals
 from deployments.control import status_reader
 from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
@@ -100,7 +101,8 @@ def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
     desired, table = deployed(tmp_path, "packed", deployed(tmp_path, "isolated")), ModelTable()
     table.replace(desired, {})
     message = "Deployment 'models' has 1 replicas that have taken more than 30s to be scheduled. This may be due to"
-    assert status_reader._UNSCHEDULED in message and status_reader._UNSCHEDULED in inspect.getsource(deployment_state)
+    assert serve_internals._UNSCHEDULED in message
+    assert serve_internals._UNSCHEDULED in inspect.getsource(deployment_state)
 
     def unavailable(name: str, app: str) -> Any:
         raise DeploymentUnavailableError(DeploymentID(name, app))

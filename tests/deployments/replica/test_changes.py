@@ -120,7 +120,7 @@ async def test_neither_loads_nor_unloads_wait_for_the_load_of_another_model(quic
         await call.host.apply([*quick.planned("one", "other"), slow[0].data])
         assert await call("other", 1) == [2] and names(call) == {"one", "other"}
         await call.host.apply([*quick.planned("other"), slow[0].data])
-        assert names(call) == {"other"} and not loading.done()
+        assert names(call) == {"other"} and not loading.done() and not call.host.changes.answering
         slow[0].let_load()
         await loading
         assert await call("slow", 1) == [2] and slow[0].count("begun") == 1
@@ -278,10 +278,12 @@ async def test_what_answers_for_long_after_its_unload_is_waited_for_by_nobody(
         await until(began.exists)
         queued = asyncio.create_task(call("busy", 7))
         await asyncio.sleep(0)
+        assert not call.host.changes.answering
         await call.host.apply(models_here.planned("one"))
-        assert not answer.done()
+        assert not answer.done() and call.host.changes.answering
         may_end.touch()
         assert await answer == [5] and await queued == [7]
+        await until(lambda: not call.host.changes.answering)
 
 
 @on_a_loop

@@ -158,9 +158,13 @@ def test_a_call_that_is_cancelled_leaves_the_queue(run: Runner) -> None:
         for _ in range(2):  # as many as there are instances
             calls.submit(sleep(20)).cancel()
         last = calls.submit(sleep(0))
+        await asyncio.sleep(0)
+        assert calls.open_count == 3
         async with asyncio.timeout(10):
             assert await outcome(last) == [0, 0]
         assert [await outcome(answer) for answer in running] == [[np.float32(0.3), 0]] * 2
+        await asyncio.sleep(0)
+        assert not calls.open_count
 
     run(test)
 

@@ -9,6 +9,7 @@ from tests.docs.behaviour.modules import (
     CONTROL,
     COPIED,
     IMPLICIT_STATE,
+    LEAVING,
     MIRROR,
     MOVES,
     NAMESPACES,
@@ -24,6 +25,7 @@ from tests.docs.behaviour.modules import (
     STORAGE,
     TESTING,
     TRAFFIC,
+    UNLOADS,
 )
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -128,7 +130,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_models_come_and_go_by_grpc",
     ),
     "A load is answered when the model is ready": (CONTROL + "test_models_come_and_go_by_http",),
+    "Replicas of its own that have something under way": (
+        UNLOADS + "test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_answers",
+        LEAVING + "test_what_is_busy_unloads_in_place_and_ends_when_it_is_no_longer",
+        LEAVING + "test_what_leaves_makes_room_for_what_finds_none",
+    ),
     "A model that is loaded again meanwhile serves at once": (
+        UNLOADS + "test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_answers",
         "deployments/replica/test_changes.py::test_a_model_is_loaded_again_while_it_answers_what_it_had",
     ),
     "in an ensemble whose steps are unloaded with it": (

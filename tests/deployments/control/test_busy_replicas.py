@@ -1,0 +1,112 @@
+"""Whether the replicas of a deployment have something under way, as they say, or do not."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
+
+from deployments.control import busy_replicas
+from deployments.control.busy_replicas import BusyReplicas
+
+PLACE, OTHER = ("m", "v1"), ("other", "v1")
+
+
+class Cluster:
+    """What replicas of deployments answer, in turn; an exception in place of a list is Serve's own."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], list[list[Any] | Exception]] = {}
+        self.let_go: list[tuple[str, str]] = []
+
+    def handle_of(self, name: str, app: str) -> Any:
+        return Handle(self.answers[app, name])
+
+    def note_let_go(self, app: str, name: str) -> None:
+        self.let_go.append((app, name))
+
+
+class Handle:
+    def __init__(self, answers: list[list[Any] | Exception]) -> None:
+        self._answers = answers
+
+    def broadcast(self, method: str) -> list[Any]:
+        assert method == "is_busy"
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    async def answers_by(asked: list[Any], until_s: float) -> list[Any]:
+        return asked
+
+    found = Cluster()
+    monkeypatch.setattr(busy_replicas, "handle_of", found.handle_of)
+    monkeypatch.setattr(busy_replicas, "let_go_of", found.note_let_go)
+    monkeypatch.setattr(busy_replicas, "answers_by", answers_by)
+    monkeypatch.setattr(busy_replicas, "_THERE_S", 0.2)
+    monkeypatch.setattr(busy_replicas, "_LOOK_S", 0.01)
+    return found
+
+
+@pytest.fixture
+def replicas() -> Iterator[BusyReplicas]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield BusyReplicas(loop)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+DIED = RayActorError(error_msg="it has died")
+NOBODY = DeploymentUnavailableError(DeploymentID("v1", "m"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "count"),
+    [
+        ([[False, False]], None),
+        ([[False, True, False]], 3),
+        ([[TimeoutError(), False]], 2),
+        ([[DIED]], None),
+        ([[DIED, True]], 2),
+        ([[], NOBODY, [True]], 1),
+        ([NOBODY], 0),
+        ([TimeoutError()], 0),
+    ],
+    ids=["idle", "one is busy", "one stands still", "died", "one died", "told just now", "nobody", "not told who"],
+)
+def test_a_deployment_is_busy_as_its_replicas_are(
+    cluster: Cluster, replicas: BusyReplicas, answers: list[Any], count: int | None
+) -> None:
+    cluster.answers = {PLACE: answers, OTHER: [[False]]}
+    assert replicas.count([PLACE, OTHER]) == ({} if count is None else {PLACE: count})
+
+
+def test_what_is_busy_no_longer_is_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:
+    """Else this process would ask Serve for it for ever."""
+    cluster.answers = {PLACE: [[True], [True], [False]], OTHER: [[False]]}
+    replicas.count([PLACE, OTHER])
+    assert cluster.let_go == [OTHER]
+    replicas.count([PLACE])
+    assert cluster.let_go == [OTHER]
+    replicas.count([PLACE])
+    assert cluster.let_go == [OTHER, PLACE]
+    replicas.count([])
+    assert cluster.let_go == [OTHER, PLACE]
+
+
+def test_what_is_asked_about_no_longer_is_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:
+    cluster.answers = {PLACE: [[True]]}
+    replicas.count([PLACE])
+    replicas.count([])
+    assert cluster.let_go == [PLACE]

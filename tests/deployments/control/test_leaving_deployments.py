@@ -1,0 +1,210 @@
+"""What the plan no longer holds ends when it has answered what it has taken; meanwhile it loads nothing."""
+
+import json
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import serve
+
+from deployments.control import reconciler as reconciler_module
+from deployments.control.desired_state import DesiredState, unloaded
+from deployments.control.reconciler import Reconciler
+from tests.deployments.control.test_desired_state import ENSEMBLE, write
+from tests.deployments.control.test_former_places import PLACED, Repository
+from tests.deployments.control.test_reconciler import Serve
+from tests.deployments.control.test_reconciler import serving as serving
+from tests.serving import wait_until
+
+MEMORY = 'parameters { key: "eagleray.memory_bytes" value { string_value: "3000000" } }'
+PLACE = ("m", "v1")
+
+
+class Replicas:
+    """Deployed by a reconciler; `busy` says how many replicas of a deployment there are, of those that are busy."""
+
+    def __init__(self, serving: Serve, root: Path, monkeypatch: pytest.MonkeyPatch, **options: float) -> None:
+        self.serving = serving
+        self.busy: dict[tuple[str, str], int] = {}
+        self.deployed: dict[str, dict[str, dict[str, Any]]] = {}
+        self.repository = Repository(root)
+        self.repository.options = replace(self.repository.options, **options)  # type: ignore[arg-type]
+        self.reconciler = Reconciler(self.repository.options, "eagleray", lambda app, deployment: None, self.busy_of)
+        run_many = serving.run_many
+
+        def note(targets: Sequence[serve.RunTarget], **given: Any) -> None:
+            run_many(targets, **given)
+            for target in targets:
+                self.deployed[str(target.name)] = {each["name"]: each for each in target.target}  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(serve, "run_many", note)
+        monkeypatch.setattr(reconciler_module, "group_application", lambda options, *_: options)
+
+    def busy_of(self, places: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], int]:
+        return {place: count for place, count in self.busy.items() if place in places}
+
+    def start(self) -> DesiredState:
+        desired = self.repository.read()
+        self.take(desired)
+        return desired
+
+    def take(self, desired: DesiredState) -> None:
+        assert self.reconciler.reconcile(desired) == {}
+
+    def unload(self, before: DesiredState, *names: str) -> DesiredState:
+        after = unloaded(self.repository.options, before, names)
+        self.take(after)
+        return after
+
+    def end_due(self) -> set[str]:
+        """Return which applications there are then."""
+        self.reconciler.end_due()
+        return set(self.serving.applications)
+
+    def models(self, app: str, deployment: str) -> list[str]:
+        load = json.loads(self.deployed[app][deployment]["user_config"]["load"])
+        return [model["package"]["name"] for model in load["models"]]
+
+
+def test_what_is_busy_unloads_in_place_and_ends_when_it_is_no_longer(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", MEMORY)
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    ran = replicas.deployed["m"]["v1"]
+    replicas.busy[PLACE] = 3
+    replicas.unload(before, "m")
+    leaves = replicas.deployed["m"]["v1"]
+    assert replicas.models(*PLACE) == [] and leaves["num_replicas"] == 3
+    assert {**leaves, "user_config": ran["user_config"], "num_replicas": 1} == ran, "other replicas would be started"
+    assert replicas.reconciler.ends_later
+    assert replicas.end_due() == {"m"} and replicas.deployed["m"]["v1"] is leaves
+    replicas.busy.clear()
+    assert replicas.end_due() == set() and not replicas.reconciler.ends_later
+
+
+def test_what_is_idle_ends_at_once(serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As does that of which nobody is there."""
+    write(tmp_path, "m", "")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    replicas.busy[PLACE] = 0
+    replicas.unload(before, "m")
+    assert serving.applications == {} and not replicas.reconciler.ends_later
+
+
+def test_replicas_that_are_being_told_are_not_there_for_a_moment(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", "")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    replicas.busy[PLACE] = 1
+    replicas.unload(before, "m")
+    replicas.busy[PLACE] = 0
+    assert replicas.end_due() == {"m"}
+    assert replicas.deployed["m"]["v1"]["num_replicas"] == 1
+
+
+def test_a_model_that_is_loaded_meanwhile_is_loaded_in_place(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", "")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    ran = replicas.deployed["m"]["v1"]
+    replicas.busy[PLACE] = 1
+    replicas.take(replicas.repository.load(replicas.unload(before, "m"), "m"))
+    again = replicas.deployed["m"]["v1"]
+    assert replicas.models(*PLACE) == ["m"] and not replicas.reconciler.ends_later
+    assert {**again, "user_config": ran["user_config"]} == ran, "other replicas would be started"
+    replicas.unload(before, "m")
+    assert replicas.models(*PLACE) == [] and replicas.end_due() == {"m"}
+
+
+def test_what_never_answers_ends_in_time(serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "m", "")
+    replicas = Replicas(serving, tmp_path, monkeypatch, unload_timeout_s=0.2)
+    before = replicas.start()
+    replicas.busy[PLACE] = 1
+    after = replicas.unload(before, "m")
+    assert replicas.end_due() == {"m"}
+    replicas.take(replace(after))  # something else has changed, and the time is the same
+    time.sleep(0.2)
+    assert replicas.end_due() == set()
+
+
+def test_what_leaves_makes_room_for_what_finds_none(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", "")
+    write(tmp_path, "other", PLACED % "isolated")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    replicas.busy[PLACE] = 1
+    replicas.unload(before, "m")
+    states = [SimpleNamespace(name="v1", status=SimpleNamespace(value="UPDATING"), message="")]
+    monkeypatch.setattr(
+        serving, "list_serve_statuses", lambda: [SimpleNamespace(name="other", deployment_statuses=states)]
+    )
+    assert replicas.end_due() == {"m", "other"}
+    states[
+        0
+    ].message = "Deployment 'v1' in application 'other' has 1 replicas that have taken more than 30s to be scheduled."
+    assert replicas.end_due() == {"other"}
+
+
+def test_a_version_leaves_the_application_of_the_others(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", "version_policy { all {} }" + PLACED % "isolated")
+    shutil.copytree(tmp_path / "m/1", tmp_path / "m/2")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    assert [*replicas.deployed["m"]] == ["v1", "v2"]
+    replicas.busy[PLACE] = 1
+    replicas.repository.configure("m", PLACED % "isolated")
+    tried = replicas.repository.load(before, "m")
+    replicas.take(tried)
+    replicas.take(replicas.repository.commit(tried))
+    assert [*replicas.deployed["m"]] == ["v1", "v2"], "v2 stays the one that a handle to the application reaches"
+    assert (replicas.models("m", "v1"), replicas.models("m", "v2")) == ([], ["m"])
+    replicas.busy.clear()
+    assert replicas.end_due() == {"m"} and [*replicas.deployed["m"]] == ["v2"]
+
+
+def test_a_step_that_may_still_be_asked_stays_loaded(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "step", PLACED % "isolated")
+    (tmp_path / "pipe/1").mkdir(parents=True)
+    (tmp_path / "pipe/config.pbtxt").write_text(ENSEMBLE)
+    replicas = Replicas(serving, tmp_path, monkeypatch, drain_timeout_s=0.2)
+    before = replicas.start()
+    replicas.busy["step", "v1"] = 1
+    replicas.unload(before, "pipe", "step")
+    assert "step" in replicas.end_due() and replicas.models("step", "v1") == ["step"]
+    wait_until(lambda: replicas.end_due() and not replicas.models("step", "v1"), "it is asked no more", 5)
+    replicas.busy.clear()
+    assert "step" not in replicas.end_due()
+
+
+def test_what_leaves_is_no_leftover_and_ends_with_the_rest(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", "")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    replicas.busy[PLACE] = 1
+    after = replicas.unload(before, "m")
+    serving.settle()
+    replicas.reconciler.sweep(after)
+    assert set(serving.applications) == {"m"}
+    replicas.reconciler.end_all()
+    assert serving.applications == {} and not replicas.reconciler.ends_later

@@ -1,0 +1,130 @@
+"""What models with replicas of their own have taken is answered after their unload, however long that takes."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import tritonclient.http as http_client
+
+from tests.e2e.tagged_models import TAGGED_CONFIG, tag
+from tests.serving import Client, Server, infer_path, tensor, wait_until
+
+ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
+ALL = "version_policy { all {} }"
+HELD = """
+import os
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        while os.path.exists(%r):
+            time.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([%d], np.int32))]) for _ in requests]
+"""
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling {
+  step { model_name: "STEP" model_version: 1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "between" } }
+  step { model_name: "STEP" model_version: 2 input_map { key: "X" value: "between" } output_map { key: "TAG" value: "TAG" } }
+}
+parameters { key: "eagleray.placement" value { string_value: "packed" } }
+"""
+HELD_S = 12.0
+"""Longer than a replica has for what is under way when Serve ends it."""
+ASKED = 40
+
+
+class Held:
+    """A model with replicas of its own whose versions answer with their number, once they may."""
+
+    def __init__(self, root: Path, name: str, versions: Sequence[int] = (1,)) -> None:
+        self._config = root / name / "config.pbtxt"
+        self._gate = root.parent / f"{name}_waits"
+        for version in versions:
+            (root / name / str(version)).mkdir(parents=True)
+            (root / name / str(version) / "model.py").write_text(HELD % (str(self._gate), version))
+        self.configure(ALL)
+
+    def configure(self, config: str) -> None:
+        self._config.write_text(TAGGED_CONFIG + ISOLATED + config)
+
+    def hold(self) -> None:
+        self._gate.touch()
+
+    def let_go(self) -> None:
+        self._gate.unlink()
+
+
+def send(stack: ExitStack, server: Server, name: str, count: int, version: str = "") -> list[Client]:
+    clients = [stack.enter_context(server.client()) for _ in range(count)]
+    for client in clients:
+        client.send("POST", infer_path(name, version), {"inputs": [tensor("X", "INT32", [1], [0])]})
+    return clients
+
+
+def tags(clients: Sequence[Client]) -> set[int | str]:
+    answers = [client.receive() for client in clients]
+    return {tag(answer) if answer.status == 200 else str(answer.body) for answer in answers}
+
+
+def test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_answers(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    """Beside it, an ensemble elsewhere is unloaded while a first step of it waits, and has a second one."""
+    held, step = Held(repository, "held"), Held(repository, "held_step", (1, 2))
+    (repository / "held_above/1").mkdir(parents=True)
+    (repository / "held_above/config.pbtxt").write_text(ENSEMBLE.replace("STEP", "held_step"))
+    triton.load_model("held")
+    triton.load_model("held_above")
+    pids = server.replica_pids()
+    held.hold()
+    step.hold()
+    with ExitStack() as stack:
+        asking, above = send(stack, server, "held", ASKED), send(stack, server, "held_above", 2)
+        time.sleep(0.5)  # all are inside
+        triton.unload_model("held")
+        triton.unload_model("held_above")
+        assert server.get("/v2/models/held/ready").status == 400
+        time.sleep(HELD_S)
+        assert server.states("held") == {"1": ("UNLOADING", "unloaded")}
+        triton.load_model("held")
+        assert server.states("held") == {"1": ("READY", "")}
+        assert server.replica_pids() >= pids
+        triton.unload_model("held")
+        assert server.states("held") == {"1": ("UNLOADING", "unloaded")}
+        step.let_go()
+        assert tags(above) == {2}
+        held.let_go()
+        assert tags(asking) == {1}
+    wait_until(lambda: server.states("held") == {"1": ("UNAVAILABLE", "unloaded")}, "held is unloaded")
+    wait_until(lambda: not server.replica_pids() >= pids, "its replica has ended")
+    triton.load_model("held")
+    with server.client() as client:
+        assert client.infer("held", tensor("X", "INT32", [1], [0])).status == 200
+
+
+def test_a_version_that_goes_answers_beside_the_one_that_stays(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    held = Held(repository, "held_versions", (1, 2))
+    triton.load_model("held_versions")
+    held.hold()
+    with ExitStack() as stack:
+        first, second = (send(stack, server, "held_versions", 4, version) for version in "12")
+        time.sleep(0.5)
+        held.configure("")
+        triton.load_model("held_versions")
+        states = server.states("held_versions")
+        assert states == {"1": ("UNLOADING", "unloaded"), "2": ("READY", "")}
+        time.sleep(1.0)
+        assert server.states("held_versions") == states
+        held.let_go()
+        assert (tags(first), tags(second)) == ({1}, {2})
+    gone = {"1": ("UNAVAILABLE", "unloaded"), "2": ("READY", "")}
+    wait_until(lambda: server.states("held_versions") == gone, "version 1 has gone")
