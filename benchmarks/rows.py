@@ -7,7 +7,8 @@ from typing import Literal
 PLACEMENTS = ("isolated", "embedded", "packed")
 
 MIN_MEAN_BATCH = 4.0
-"""At BATCHED_CONCURRENCY clients, an execution must serve so many requests on average: proof that they are batched."""
+"""At BATCHED_CONCURRENCY clients, an execution must serve so many requests on average, as proof that they are batched,
+unless the peer's serve fewer too."""
 BATCHED_CONCURRENCY = 64
 
 RATE_RPS = 2000
