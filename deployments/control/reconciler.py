@@ -195,7 +195,9 @@ class Reconciler:
             if self._leaving and self._lacks_room():
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
-            if self._desired is not None and (due or overdue or self._busy(self._leaving) != self._leaving.keys()):
+            if self._desired is not None and (
+                due or overdue or self._busy(self._leaving).keys() != self._leaving.keys()
+            ):
                 self._reconcile(self._desired)
 
     def _lacks_room(self) -> bool:
