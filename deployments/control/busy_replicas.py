@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any, Final
 
 from deployments.serve_internals import answers_by, handle_of, let_go_of
@@ -27,11 +27,12 @@ class BusyReplicas:
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
         self._asked: set[Place] = set()
 
-    def count(self, places: Collection[Place]) -> dict[Place, int]:
+    def count(self, places: Mapping[Place, int]) -> dict[Place, int]:
         """Return how many replicas deployments have, of those with something under way in one of them; blocks.
 
-        A replica that does not answer in 2 s, as its loop stands still, is busy; one that has died is not. A deployment
-        none of whose replicas is there is told of with 0: they may be changed in place just now.
+        `places` says how many each should have. A replica that does not answer in 2 s, as its loop stands still, is
+        busy; one that has died is not. A deployment that seems idle, and not all of whose replicas are there, is told
+        of with 0: Serve may be changing the others in place just now.
         """
         self._asked.update(places)
         busy = asyncio.run_coroutine_threadsafe(self._count(places), self._loop).result() if places else {}
@@ -40,19 +41,18 @@ class BusyReplicas:
         self._asked.intersection_update(busy)
         return busy
 
-    async def _count(self, places: Collection[Place]) -> dict[Place, int]:
-        counts = await asyncio.gather(*(self._count_of(*place) for place in places))
+    async def _count(self, places: Mapping[Place, int]) -> dict[Place, int]:
+        counts = await asyncio.gather(*(self._count_of(*place, expected) for place, expected in places.items()))
         return {place: count for place, count in zip(places, counts, strict=True) if count is not None}
 
-    async def _count_of(self, app: str, name: str) -> int | None:
+    async def _count_of(self, app: str, name: str, expected: int) -> int | None:
         async with self._turns:
             last_s = self._loop.time() + _THERE_S
-            while not (answers := await self._answers(app, name)):
-                if self._loop.time() > last_s:
-                    return 0
+            while len(answers := await self._answers(app, name)) < expected and self._loop.time() < last_s:
                 await asyncio.sleep(_LOOK_S)
-        busy = any(answer is True or isinstance(answer, TimeoutError) for answer in answers)
-        return len(answers) if busy else None
+        if any(answer is True or isinstance(answer, TimeoutError) for answer in answers):
+            return len(answers)
+        return None if len(answers) >= expected else 0
 
     async def _answers(self, app: str, name: str) -> list[Any]:
         try:

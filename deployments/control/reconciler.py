@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,12 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
 from deployments.control.group_deployment import deployment_options, group_application, user_config
 from deployments.replica.hosted_model import Packages, packages_by_name
-from deployments.serve_internals import application_owners, application_states, delete_applications
+from deployments.serve_internals import (
+    application_owners,
+    application_states,
+    delete_applications,
+    replica_targets,
+)
 from repository_loader.deployment_plan import DeploymentPlan, Plan
 
 logger = logging.getLogger(__name__)
@@ -42,7 +47,7 @@ class Reconciler:
 
     Each application that it deploys carries the owner's name in its `user_config`; it ends those only. `count` says how
     many replicas an autoscaled deployment has just now, `busy` how many deployments have, of those with something under
-    way, and 0 where none is there. Threads take turns: nothing is deployed behind `end_all`.
+    way, and 0 where some of what is expected are not there. Threads take turns: nothing is deployed behind `end_all`.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class Reconciler:
         options: ControllerOptions,
         owner: str,
         count: Callable[[str, str], int | None],
-        busy: Callable[[Collection[Place]], Mapping[Place, int]],
+        busy: Callable[[Mapping[Place, int]], Mapping[Place, int]],
     ) -> None:
         self._options = options
         self._count = count
@@ -166,11 +171,21 @@ class Reconciler:
             for plan, options in zip(deployed.plans, deployed.options, strict=True)
         }
         overdue = {place for place, leaving in self._leaving.items() if leaving.until_s <= now_s}
-        busy = self._busy(gone.keys() - kept - overdue)
+        busy = self._busy(self._expected({place: gone[place][0] for place in gone.keys() - kept - overdue}))
         return {
             place: self._leaving.get(place) or self._leave(plan, options, busy[place])
             for place, (plan, options) in gone.items()
             if busy.get(place) or (place in busy and place in self._leaving)
+        }
+
+    def _expected(self, plans: Mapping[Place, DeploymentPlan]) -> dict[Place, int]:
+        """Return how many replicas deployments should have; only Serve knows that of those that scaled until now."""
+        known = {place: leaving.plan.replica_count for place, leaving in self._leaving.items()}
+        scaled = any(plan.autoscaling is not None for place, plan in plans.items() if place not in known)
+        targets = replica_targets() if scaled else {}
+        return {
+            place: known.get(place) or (targets.get(place, 0) if plan.autoscaling is not None else plan.replica_count)
+            for place, plan in plans.items()
         }
 
     def _leave(self, plan: DeploymentPlan, options: Mapping[str, Any], replicas: int) -> _Leaving:
@@ -195,9 +210,8 @@ class Reconciler:
             if self._leaving and self._lacks_room():
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
-            if self._desired is not None and (
-                due or overdue or self._busy(self._leaving).keys() != self._leaving.keys()
-            ):
+            expected = self._expected({place: each.plan for place, each in self._leaving.items()})
+            if self._desired is not None and (due or overdue or self._busy(expected).keys() != expected.keys()):
                 self._reconcile(self._desired)
 
     def _lacks_room(self) -> bool:

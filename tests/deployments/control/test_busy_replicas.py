@@ -72,41 +72,60 @@ NOBODY = DeploymentUnavailableError(DeploymentID("v1", "m"))
 
 
 @pytest.mark.parametrize(
-    ("answers", "count"),
+    ("answers", "expected", "count"),
     [
-        ([[False, False]], None),
-        ([[False, True, False]], 3),
-        ([[TimeoutError(), False]], 2),
-        ([[DIED]], None),
-        ([[DIED, True]], 2),
-        ([[], NOBODY, [True]], 1),
-        ([NOBODY], 0),
-        ([TimeoutError()], 0),
+        ([[False, False]], 2, None),
+        ([[False, True, False]], 3, 3),
+        ([[TimeoutError(), False]], 2, 2),
+        ([[DIED]], 1, None),
+        ([[DIED, True]], 2, 2),
+        ([[], NOBODY, [True]], 1, 1),
+        ([NOBODY], 1, 0),
+        ([TimeoutError()], 1, 0),
+        ([[False], [False, True]], 2, 2),
+        ([[True], [True, False]], 2, 2),
+        ([[False]], 2, 0),
+        ([[True]], 2, 1),
+        ([NOBODY], 0, None),
     ],
-    ids=["idle", "one is busy", "one stands still", "died", "one died", "told just now", "nobody", "not told who"],
+    ids=[
+        "idle",
+        "one is busy",
+        "one stands still",
+        "died",
+        "one died",
+        "told just now",
+        "nobody",
+        "not told who",
+        "the busy one is told just now",
+        "the other one is told just now",
+        "only an idle one is there",
+        "only a busy one is there",
+        "scaled to none",
+    ],
 )
 def test_a_deployment_is_busy_as_its_replicas_are(
-    cluster: Cluster, replicas: BusyReplicas, answers: list[Any], count: int | None
+    cluster: Cluster, replicas: BusyReplicas, answers: list[Any], expected: int, count: int | None
 ) -> None:
     cluster.answers = {PLACE: answers, OTHER: [[False]]}
-    assert replicas.count([PLACE, OTHER]) == ({} if count is None else {PLACE: count})
+    assert replicas.count({PLACE: expected, OTHER: 1}) == ({} if count is None else {PLACE: count})
 
 
 def test_what_is_busy_no_longer_is_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:
     """Else this process would ask Serve for it for ever."""
     cluster.answers = {PLACE: [[True], [True], [False]], OTHER: [[False]]}
-    replicas.count([PLACE, OTHER])
+    replicas.count({PLACE: 1, OTHER: 1})
     assert cluster.let_go == [OTHER]
-    replicas.count([PLACE])
+    replicas.count({PLACE: 1})
     assert cluster.let_go == [OTHER]
-    replicas.count([PLACE])
+    replicas.count({PLACE: 1})
     assert cluster.let_go == [OTHER, PLACE]
-    replicas.count([])
+    replicas.count({})
     assert cluster.let_go == [OTHER, PLACE]
 
 
 def test_what_is_asked_about_no_longer_is_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:
     cluster.answers = {PLACE: [[True]]}
-    replicas.count([PLACE])
-    replicas.count([])
+    replicas.count({PLACE: 1})
+    replicas.count({})
     assert cluster.let_go == [PLACE]

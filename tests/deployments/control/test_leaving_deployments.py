@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.deployments.control.test_reconciler import serving as serving
 from tests.serving import wait_until
 
 MEMORY = 'parameters { key: "eagleray.memory_bytes" value { string_value: "3000000" } }'
+SCALES = 'parameters { key: "eagleray.autoscaling.max_replicas" value { string_value: "5" } }'
 PLACE = ("m", "v1")
 
 
@@ -32,6 +33,7 @@ class Replicas:
     def __init__(self, serving: Serve, root: Path, monkeypatch: pytest.MonkeyPatch, **options: float) -> None:
         self.serving = serving
         self.busy: dict[tuple[str, str], int] = {}
+        self.expected: dict[tuple[str, str], int] = {}
         self.deployed: dict[str, dict[str, dict[str, Any]]] = {}
         self.repository = Repository(root)
         self.repository.options = replace(self.repository.options, **options)  # type: ignore[arg-type]
@@ -46,7 +48,8 @@ class Replicas:
         monkeypatch.setattr(serve, "run_many", note)
         monkeypatch.setattr(reconciler_module, "group_application", lambda options, *_: options)
 
-    def busy_of(self, places: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], int]:
+    def busy_of(self, places: Mapping[tuple[str, str], int]) -> Mapping[tuple[str, str], int]:
+        self.expected |= places
         return {place: count for place, count in self.busy.items() if place in places}
 
     def start(self) -> DesiredState:
@@ -88,6 +91,24 @@ def test_what_is_busy_unloads_in_place_and_ends_when_it_is_no_longer(
     assert replicas.end_due() == {"m"} and replicas.deployed["m"]["v1"] is leaves
     replicas.busy.clear()
     assert replicas.end_due() == set() and not replicas.reconciler.ends_later
+
+
+def test_all_replicas_that_there_are_shall_say_whether_they_are_busy(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of replicas that are told to load nothing, those that are busy may be off Serve's list while others are idle."""
+    write(tmp_path, "m", "")
+    write(tmp_path, "two", 'parameters { key: "eagleray.replicas" value { string_value: "2" } }')
+    write(tmp_path, "scales", SCALES)
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    monkeypatch.setattr(reconciler_module, "replica_targets", lambda: {("scales", "v1"): 3})
+    before = replicas.start()
+    replicas.busy = {("two", "v1"): 2, ("scales", "v1"): 4}
+    replicas.unload(before, "two", "scales")
+    assert replicas.expected == {("two", "v1"): 2, ("scales", "v1"): 3}
+    assert replicas.deployed["scales"]["v1"]["num_replicas"] == 4
+    assert replicas.end_due() >= {"two", "scales"}
+    assert replicas.expected == {("two", "v1"): 2, ("scales", "v1"): 4}
 
 
 def test_what_is_idle_ends_at_once(serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

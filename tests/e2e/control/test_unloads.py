@@ -11,6 +11,7 @@ from tests.e2e.tagged_models import TAGGED_CONFIG, tag
 from tests.serving import Client, Server, infer_path, tensor, wait_until
 
 ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
+PARAMETER = 'parameters { key: "eagleray.%s" value { string_value: "%s" } }'
 ALL = "version_policy { all {} }"
 HELD = """
 import os
@@ -128,3 +129,24 @@ def test_a_version_that_goes_answers_beside_the_one_that_stays(
         assert (tags(first), tags(second)) == ({1}, {2})
     gone = {"1": ("UNAVAILABLE", "unloaded"), "2": ("READY", "")}
     wait_until(lambda: server.states("held_versions") == gone, "version 1 has gone")
+
+
+def test_a_busy_replica_is_waited_for_though_the_other_is_idle(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    """Serve tells one replica after the other to load nothing, and has each off its list meanwhile."""
+    held = Held(repository, "held_twice")
+    held.configure(ALL + "".join(PARAMETER % each for each in (("replicas", "2"), ("num_cpus", "0.1"))))
+    triton.load_model("held_twice")
+    held.hold()
+    with ExitStack() as stack:
+        asking = send(stack, server, "held_twice", 1)
+        time.sleep(0.5)
+        triton.unload_model("held_twice")
+        time.sleep(2.0)
+        assert server.states("held_twice") == {"1": ("UNLOADING", "unloaded")}
+        pids = server.replica_pids()
+        triton.load_model("held_twice")
+        assert server.replica_pids() >= pids, "it is not loaded in the replica that answers"
+        held.let_go()
+        assert tags(asking) == {1}
