@@ -30,9 +30,9 @@ class BusyReplicas:
     def count(self, places: Mapping[Place, int]) -> dict[Place, int]:
         """Return how many replicas deployments have, of those with something under way in one of them; blocks.
 
-        `places` says how many each should have. A replica that does not answer in 2 s, as its loop stands still, is
-        busy; one that has died is not. A deployment that seems idle, and not all of whose replicas are there, is told
-        of with 0: Serve may be changing the others in place just now.
+        `places` says how many each should have, which is told where fewer are there. A replica that does not answer in
+        2 s, as its loop stands still, is busy; one that has died is not. A deployment that seems idle, and not all of
+        whose replicas are there, is told of with 0: Serve may be changing the others in place just now.
         """
         self._asked.update(places)
         busy = asyncio.run_coroutine_threadsafe(self._count(places), self._loop).result() if places else {}
@@ -51,7 +51,7 @@ class BusyReplicas:
             while len(answers := await self._answers(app, name)) < expected and self._loop.time() < last_s:
                 await asyncio.sleep(_LOOK_S)
         if any(answer is True or isinstance(answer, TimeoutError) for answer in answers):
-            return len(answers)
+            return max(len(answers), expected)
         return None if len(answers) >= expected else 0
 
     async def _answers(self, app: str, name: str) -> list[Any]:

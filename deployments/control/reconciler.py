@@ -76,6 +76,8 @@ class Reconciler:
         self._later: set[str] = set()
         """Applications that the plan no longer holds, and that are still needed."""
         self._leaving: dict[Place, _Leaving] = {}
+        self._unfinished = False
+        """Whether the last turn has failed in the middle."""
 
     def look(self, desired: DesiredState) -> tuple[bool, dict[str, str]]:
         """Return whether anything of this owner runs, and why applications could not be deployed, by name."""
@@ -97,7 +99,7 @@ class Reconciler:
             return refused
 
     def _reconcile(self, desired: DesiredState) -> dict[str, str]:
-        self._desired = desired
+        self._desired, self._unfinished = desired, True
         owners = application_owners()
         # What somebody else has deleted is ours no longer, nor is what has taken its name.
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
@@ -139,6 +141,7 @@ class Reconciler:
         ending = (self._deployed.keys() | self._former) - groups.keys()
         self._later = ending & self._needed.keys()
         self._end(ending - self._later)
+        self._unfinished = False
         return refused
 
     def has_free_name(self) -> bool:
@@ -200,13 +203,13 @@ class Reconciler:
     @property
     def ends_later(self) -> bool:
         """Whether something is left for `end_due`."""
-        return bool(self._later or self._leaving)
+        return bool(self._later or self._leaving or self._unfinished)
 
     def end_due(self) -> None:
         """End the steps whose time has come, and what leaves and has nothing under way, or is in the way of others."""
         with self._turn:
             now_s = time.monotonic()
-            due = any(self._needed[name] <= now_s for name in self._later)
+            due = self._unfinished or any(self._needed[name] <= now_s for name in self._later)
             if self._leaving and self._lacks_room():
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
@@ -250,11 +253,12 @@ class Reconciler:
         names = list(names)
         for name in names:
             logger.info("ending the Serve application '%s'", name)
+        delete_applications(names)
+        for name in names:
             self._deployed.pop(name, None)
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
             self._later.discard(name)
-        delete_applications(names)
 
 
 def _asked_no_longer(before: Plan, after: Plan) -> set[str]:

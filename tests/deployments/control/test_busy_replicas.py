@@ -85,7 +85,7 @@ NOBODY = DeploymentUnavailableError(DeploymentID("v1", "m"))
         ([[False], [False, True]], 2, 2),
         ([[True], [True, False]], 2, 2),
         ([[False]], 2, 0),
-        ([[True]], 2, 1),
+        ([[True]], 2, 2),
         ([NOBODY], 0, None),
     ],
     ids=[

@@ -246,3 +246,20 @@ def test_what_leaves_is_no_leftover_and_ends_with_the_rest(
     assert set(serving.applications) == {"m"}
     replicas.reconciler.end_all()
     assert serving.applications == {} and not replicas.reconciler.ends_later
+
+
+def test_what_serve_did_not_end_is_ended_in_the_next_turn(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", "")
+    replicas = Replicas(serving, tmp_path, monkeypatch)
+    before = replicas.start()
+    replicas.busy[PLACE] = 1
+    replicas.unload(before, "m")
+    replicas.busy.clear()
+    with monkeypatch.context() as away:
+        away.setattr(serving, "delete_apps", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            replicas.reconciler.end_due()
+    assert replicas.reconciler.ends_later
+    assert replicas.end_due() == set() and not replicas.reconciler.ends_later
