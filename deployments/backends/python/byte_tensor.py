@@ -40,13 +40,19 @@ def serialize_byte_tensor(input_tensor: Array) -> bytes:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
-    """Return the elements of a serialized tensor as a one-dimensional object array of `bytes`."""
+    """Return the elements of a serialized tensor as a one-dimensional object array of `bytes`.
+
+    Raises:
+        struct.error: The bytes end within an element, or within its length.
+    """
     elements: list[Any] = []
     view = memoryview(encoded_tensor).cast("B")
     offset = 0
     while offset < len(view):
         (length,) = _LENGTH.unpack_from(view, offset)
         offset += _LENGTH.size
+        if length > len(view) - offset:
+            raise struct.error(f"an element of {length} bytes has {len(view) - offset} in the serialized tensor")
         elements.append(bytes(view[offset : offset + length]))
         offset += length
     array = np.empty(len(elements), np.object_)

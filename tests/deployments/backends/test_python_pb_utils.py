@@ -1,6 +1,7 @@
 """What models import as `triton_python_backend_utils`."""
 
 import asyncio
+import struct
 
 import numpy as np
 import pytest
@@ -121,6 +122,12 @@ def test_byte_tensors_survive_serialization():
     assert pb_utils.deserialize_bytes_tensor(encoded).tolist() == [b"a\0", "grüß".encode(), b"", b"7"]
     with pytest.raises(TritonModelException, match="invalid datatype"):
         pb_utils.serialize_byte_tensor(np.ones(2))
+
+
+@pytest.mark.parametrize("cut", [b"\5\0\0\0a", b"\1\0\0\0a\1\0\0\0", b"\1\0\0\0a\1\0"])
+def test_bytes_that_end_within_an_element_are_no_tensor(cut):
+    with pytest.raises(struct.error):
+        pb_utils.deserialize_bytes_tensor(cut)
 
 
 def test_configuration_helpers_read_parsed_json():
