@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from app.settings import Settings
 
@@ -20,6 +21,8 @@ _ONE_PER_LINE = frozenset(
         "trace_config",
     }
 )
+_LIKENESS: Final = 0.76
+"""Of a mistyped name: `MODEL_REPO` has 0.77 of `MODEL_REPOSITORY`; `SERVICE_PORT`, which Kubernetes sets, 0.75."""
 _CLIENT = ("EAGLERAY_CLIENT_HEADERS", "EAGLERAY_CLIENT_KEY", "EAGLERAY_CLIENT_URL")
 """What the commands that ask a server take from the environment."""
 
@@ -57,6 +60,13 @@ def unknown_variables() -> list[str]:
     sentences = []
     for name in sorted(os.environ):
         if name.startswith(_PREFIX) and name not in known and not name.startswith(_NOT_OURS):
-            closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            sentences.append(f"the environment variable {name} is no setting; did you mean {closest[0]}?")
+            hint = "".join(f"; did you mean {close}?" for close in _near(name, known))
+            sentences.append(f"the environment variable {name} is no setting{hint}")
     return sentences
+
+
+def _near(name: str, known: Iterable[str]) -> list[str]:
+    """Return the variable that is meant by a mistyped one, if any is near; what all begin with does not count."""
+    rests = [each.removeprefix(_PREFIX) for each in known]
+    found = difflib.get_close_matches(name.removeprefix(_PREFIX).upper(), rests, n=1, cutoff=_LIKENESS)
+    return [f"{_PREFIX}{each}" for each in found]

@@ -244,6 +244,26 @@ def test_each_command_names_a_mistyped_variable_with_the_closest_right_one(
     assert CliRunner().invoke(main, command).output.count(expected) == 1
 
 
+@pytest.mark.parametrize("far", ["FOO", "HOME", "SERVICE_HOST", "SERVICE_PORT", "PORT_8000_TCP", ""])
+def test_a_variable_that_is_near_no_setting_is_named_without_one(
+    far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"EAGLERAY_{far}", "9000")
+    printed = CliRunner().invoke(main, ("validate", str(tmp_path))).output
+    assert f"warning: the environment variable EAGLERAY_{far} is no setting\n" in printed
+
+
+@pytest.mark.parametrize(("near", "meant"), [("MODEL_REPO", "MODEL_REPOSITORY"), ("API_KEYS", "API_KEY")])
+def test_a_variable_that_is_near_a_setting_is_named_with_it(
+    near: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"EAGLERAY_{near}", "9000")
+    printed = CliRunner().invoke(main, ("validate", str(tmp_path))).output
+    assert (
+        f"warning: the environment variable EAGLERAY_{near} is no setting; did you mean EAGLERAY_{meant}?\n" in printed
+    )
+
+
 def test_right_variables_and_those_of_the_benchmarks_are_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "variable that is no setting is named": (
         "app/test_triton_flags.py::test_each_command_names_a_mistyped_variable_with_the_closest_right_one",
+        "app/test_triton_flags.py::test_a_variable_that_is_near_no_setting_is_named_without_one",
         CLUSTER + "test_log_names_a_mistyped_variable",
     ),
     "A flag of `tritonserver` that means nothing": (
