@@ -7,6 +7,7 @@ import logging
 import secrets
 from typing import Any
 
+from pydantic import ValidationError
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
@@ -15,6 +16,7 @@ from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.listener_files import check_listeners
 from app.other_eagleray import other_eagleray
+from app.refusals import refusals
 from app.settings import Settings
 from app.triton_flags import merged_settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
@@ -41,7 +43,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     if other := other_eagleray():
         raise RuntimeError(other)
     merged, warnings = merged_settings(args, environment())
-    settings = Settings(**merged)
+    settings = _settings(merged)
     check_listeners(settings)
     for warning in (*unknown_variables(), *warnings):
         # Serve's logger: the one that `serve deploy` has set up in the process that builds.
@@ -84,6 +86,19 @@ def build(args: dict[str, Any]) -> serve.Application:
     )
     bound = controller.bind(controller_options(settings, limits, deployed))
     return ingress.bind(settings.model_dump(exclude_unset=True), limits, bound)
+
+
+def _settings(merged: dict[str, Any]) -> Settings:
+    """Return the settings; says what is wrong with them in a line, without values, which may be secrets.
+
+    Raises:
+        ValueError: there is no such setting or value.
+    """
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        sentences = [f"args: {sentence}" for sentence in refusals(error)]
+    raise ValueError("; ".join(sentences))
 
 
 def controller_options(settings: Settings, limits: Limits, deployed: str) -> ControllerOptions:

@@ -32,6 +32,33 @@ def test_what_no_ingress_could_start_with_is_refused(arguments: dict[str, Any], 
         build({"model_repository": [str(tmp_path)], **arguments})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"htttp_port": 8000}, "args: htttp_port: there is no such setting"),
+        ({"model_repository": "/models"}, "args: model_repository: must be a list"),
+        ({"http_port": 9000, "grpc_port": 9000}, "args: --grpc-port and --http-port are both 9000 on 127.0.0.1"),
+        (
+            {"http_port": -1, "grpc_port": "x"},
+            "args: http_port: Input should be greater than or equal to 0; "
+            "args: grpc_port: Input should be a valid integer, unable to parse string as an integer",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(arguments: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        build({"model_repository": [str(tmp_path)], **arguments})
+    assert str(error.value) == told
+    # A traceback, which Serve shows, would have the text of pydantic's error as well.
+    assert error.value.__context__ is None
+
+
+def test_a_secret_among_wrong_settings_is_not_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="wealth") as error:
+        build({"model_repository": [str(tmp_path)], "http_restricted_api": ["wealth:key=secret"]})
+    assert "secret" not in str(error.value)
+
+
 def test_files_that_are_there_are_taken(tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue("server")
     (tmp_path / "keys").touch()
