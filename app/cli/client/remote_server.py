@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import ssl
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 from app.cli.printable import printable_lines
 
 _TIMEOUT_S: Final = 600.0
+_PROBE_S: Final = 2.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _OTHER: Final = "is it Eagleray's?"
 _NO_CONTROL: Final = "model load / unload is not allowed"
@@ -94,7 +96,11 @@ class RemoteServer:
                 if not kept:
                     raise
                 status, answered, content = self._exchange(method, path, body, headers, timeout_s)
-        except http.client.BadStatusLine:
+        except (http.client.BadStatusLine, ConnectionResetError) as error:
+            if self._speaks_tls():
+                raise click.ClickException(f"what listens at {self.url} speaks TLS: give an https:// URL") from None
+            if not isinstance(error, http.client.BadStatusLine):
+                raise click.ClickException(f"no server can be reached at {self.url}: {error}") from None
             raise click.ClickException(f"what listens at {self.url} does not answer in HTTP/1.1") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise click.ClickException(f"no server can be reached at {self.url}: {_reason(error)}") from None
@@ -123,6 +129,22 @@ class RemoteServer:
         except BaseException:
             self.close()
             raise
+
+    def _speaks_tls(self) -> bool:
+        """Return whether TLS is spoken where it was asked without; shows nothing of what was asked."""
+        address = urllib.parse.urlsplit(self.url)
+        if address.scheme != "http":
+            return False
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with (
+                socket.create_connection((address.hostname, address.port or 80), _PROBE_S) as connection,
+                context.wrap_socket(connection, server_hostname=address.hostname),
+            ):
+                return True
+        except OSError:
+            return False
 
     def _connect(self) -> http.client.HTTPConnection:
         address = urllib.parse.urlsplit(self.url)
@@ -171,6 +193,10 @@ def _json(body: bytes, kind: type) -> Any:
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there; `eagleray serve` starts one, and --url says where another is"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.verify_message}; --ca-file names the root of a certificate of your own"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "what listens there does not speak TLS: give an http:// URL"
     return str(error)
 
 
@@ -178,6 +204,10 @@ def _hint(status: int, sentence: str, path: str) -> str:
     """Return what to do about a refusal whose sentence does not say it."""
     if status == 401:
         return "; --api-key or EAGLERAY_CLIENT_KEY gives one"
+    if status == 403 and sentence.startswith("the API key is not good for"):
+        return "; --api-key or EAGLERAY_CLIENT_KEY gives another, made with `eagleray new-api-key --for`"
+    if status == 403 and "is restricted, expecting header" in sentence:
+        return "; --header NAME=VALUE or EAGLERAY_CLIENT_HEADERS gives it"
     if (status, sentence) == (404, "Not Found") and path.startswith("/v2/console/"):
         return "; the server's console, which this reads, is closed (--console=false)"
     return "; start the server with --model-control-mode explicit" if _NO_CONTROL in sentence else ""

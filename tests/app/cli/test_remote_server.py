@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from app.cli.client.remote_server import RemoteServer, quoted, server_options
 from app.cli.main import main
+from app.edge.server_tls import HTTP_1, ServerTls
+from tests.certificates import Authority
 
 
 class Counting:
@@ -195,6 +197,57 @@ def test_who_has_no_key_is_told_how_to_give_one() -> None:
         done = CliRunner().invoke(main, ["status", "--url", url])
     told = "this server expects an API key (401); --api-key or EAGLERAY_CLIENT_KEY gives one"
     assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "hint"),
+    [
+        ("the API key is not good for 'manage'", "--api-key or EAGLERAY_CLIENT_KEY gives another"),
+        ("This API is restricted, expecting header 'admin'", "--header NAME=VALUE or EAGLERAY_CLIENT_HEADERS gives it"),
+    ],
+)
+def test_who_may_not_do_it_is_told_which_option_lets_it(sentence: str, hint: str) -> None:
+    with something_else(403, json.dumps({"error": sentence}).encode()) as url:
+        done = CliRunner().invoke(main, ["status", "--url", url])
+    assert (done.exit_code, f"{sentence} (403); {hint}" in done.output) == (1, True), done.output
+
+
+@contextmanager
+def over_tls(folder: Path, connections: int) -> Iterator[int]:
+    """What ends a connection that does not begin with a handshake."""
+    pair = Authority(folder).issue("server")
+    context = ServerTls(str(pair.certificate), str(pair.key), HTTP_1).context
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(connections):
+                connection, _ = listener.accept()
+                with connection, suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)
+
+
+def test_a_server_with_tls_that_is_asked_without_is_told(tmp_path: Path) -> None:
+    with over_tls(tmp_path, 2) as port:
+        done = CliRunner().invoke(main, ["status", "--url", f"http://127.0.0.1:{port}"])
+    told = f"what listens at http://127.0.0.1:{port} speaks TLS: give an https:// URL"
+    assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
+
+
+def test_a_certificate_that_nobody_knows_is_told_with_the_flag(tmp_path: Path) -> None:
+    with over_tls(tmp_path, 1) as port:
+        done = CliRunner().invoke(main, ["status", "--url", f"https://127.0.0.1:{port}"])
+    assert (done.exit_code, "; --ca-file names the root of a certificate of your own\n" in done.output) == (1, True)
+
+
+def test_a_server_without_tls_that_is_asked_with_it_is_told() -> None:
+    with something_else(200, b"{}") as url:
+        done = CliRunner().invoke(main, ["status", "--url", url.replace("http", "https")])
+    assert (done.exit_code, "does not speak TLS: give an http:// URL\n" in done.output) == (1, True), done.output
 
 
 @pytest.mark.parametrize("command", ["load", "unload"])
