@@ -280,6 +280,7 @@ def validate(as_json: bool, load: bool, **flags: Any) -> None:
     with readable_repositories():
         loader, places = settings.loader_options(), settings.plan_settings()
         validation = Validation.of(settings.model_repository, loader, places, facts)
+        validation.expect(settings.chosen_models() or ())
     if load:
         validation.load()
     sys.exit(validation.print(as_json))

@@ -8,6 +8,7 @@ from app.cli.no_model import NO_MODEL
 from app.cli.printable import printable_lines
 from app.settings import Settings
 from deployments.backends.python.auto_complete import complete
+from deployments.control.desired_state import not_polled
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import ModelPlan, Plan
 from repository_loader.planned_repository import read_and_plan
@@ -18,15 +19,19 @@ FAULTY = 2
 
 def print_plan(settings: Settings, facts: ClusterFacts, as_json: bool) -> int:
     """Print the deployments that repositories become on such a cluster; returns the exit code."""
+    chosen = settings.chosen_models()
     snapshot, plan = read_and_plan(
         settings.model_repository,
         settings.loader_options(),
         settings.plan_settings(),
         facts,
         complete,
-        settings.chosen_models(),
+        chosen,
     )
-    unplaced = {name: model.failure for name, model in snapshot.models.items() if model.failure} | plan.unplaced
+    missing = {name: not_polled(name) for name in chosen or () if name not in snapshot.models}
+    unplaced = (
+        missing | {name: model.failure for name, model in snapshot.models.items() if model.failure} | plan.unplaced
+    )
     if as_json:
         json.dump({**plan.to_dict(), "unplaced": unplaced}, sys.stdout, indent=2)
         print()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from app.cli.no_model import NO_MODEL
 from app.cli.printable import printable, printable_lines
 from deployments.backends.python.auto_complete import complete
+from deployments.control.desired_state import not_polled
 from deployments.free_memory import free_memory_bytes
 from deployments.log.line_format import for_terminal
 from deployments.replica.hosted_model import HostedModel, packages_by_name
@@ -47,6 +48,12 @@ class Validation:
         for name, reason in plan.unplaced.items():
             validation.fail(name, reason)
         return validation
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Note of models that would be loaded at the start which of them no repository has."""
+        for name in names:
+            if name not in self.snapshot.models:
+                self.failures[name] = not_polled(name)
 
     def fail(self, name: str, reason: str) -> None:
         """Note that a model would not be served, unless that is known already."""
@@ -115,8 +122,12 @@ class Validation:
                     "failure": self.failures.get(name, ""),
                 }
                 for name, model in sorted(self.snapshot.models.items())
-            },
+            }
+            | {name: {"versions": [], "failure": reason} for name, reason in self._absent().items()},
         }
+
+    def _absent(self) -> dict[str, str]:
+        return {name: reason for name, reason in self.failures.items() if name not in self.snapshot.models}
 
     def _lines(self) -> Iterator[str]:
         yield from (printable_lines(str(finding)) for finding in self.findings)
@@ -129,3 +140,4 @@ class Validation:
             versions = ", ".join(str(package.version) for package in model.packages)
             failure = self.failures.get(name)
             yield printable_lines(f"{name}: {f'FAULTY: {failure}' if failure else f'ok, versions {versions}'}")
+        yield from (printable_lines(f"{name}: FAULTY: {reason}") for name, reason in self._absent().items())

@@ -42,6 +42,18 @@ def test_load_finds_what_only_loading_can_tell(tmp_path: Path, capsys: pytest.Ca
     assert f"broken_initialize: FAULTY: {reason}\n" in printed
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("command", ["plan", "validate"])
+def test_a_model_to_load_that_no_repository_has_is_told(command: str, as_json: bool, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    flags = ["--model-control-mode", "explicit", "--load-model", "digits", *["--json"][: 1 if as_json else 0]]
+    done = CliRunner().invoke(main, [command, str(tmp_path), *flags])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, [command, str(tmp_path), *flags, "--load-model", "nosuch"])
+    told = "failed to load 'nosuch', failed to poll from model repository"
+    assert (done.exit_code, done.output.count(told)) == (2, 1), done.output
+
+
 def test_a_model_that_no_node_can_hold_is_faulty(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
     with (tmp_path / "digits/config.pbtxt").open("a") as file:
