@@ -124,7 +124,7 @@ class Settings(BaseModel):
         description="Headers in whose name this regular expression is found become parameters of the request; it goes "
         "by the case if it begins with (?-i).",
     )
-    grpc_header_forward_pattern: str = Field("", description="The same for the metadata of gRPC calls.")
+    grpc_header_forward_pattern: str = Field("", description="As for HTTP, of gRPC calls' metadata.")
     allow_grpc: bool = Field(True, description="Whether gRPC is served.")
     grpc_address: Address = Field("127.0.0.1", description="Address on which gRPC is served.")
     grpc_port: Port = Field(8001, description="Port on which gRPC is served; 0 takes a free one.")
@@ -157,9 +157,7 @@ class Settings(BaseModel):
     grpc_keepalive_time: Int64 = Field(
         7_200_000, description="Silence after which the server pings a client, in milliseconds.", gt=0
     )
-    grpc_keepalive_timeout: Int64 = Field(
-        20_000, description="Time for the answer to that ping, in milliseconds.", gt=0
-    )
+    grpc_keepalive_timeout: Int64 = Field(20_000, description="Time for the answer to a ping, in milliseconds.", gt=0)
     grpc_keepalive_permit_without_calls: bool = Field(
         False, description="Whether clients may ping while they have no call."
     )
@@ -185,7 +183,7 @@ class Settings(BaseModel):
         description="File of API keys, one line each: <name> <scope>[,<scope>...] <SHA-256>, with the scopes infer, "
         "read and manage; a changed file counts within two seconds.",
     )
-    api_key: tuple[str, ...] = Field((), description="Such a line; may be given several times.")
+    api_key: tuple[str, ...] = Field((), description="Line as in --api-key-file; may be given several times.")
     allow_admin_api: bool = Field(
         True, description="Whether clients may load and unload models and change trace and log settings."
     )
@@ -198,8 +196,8 @@ class Settings(BaseModel):
         le=65535,
     )
     allow_metrics: bool = Field(True, description="Whether metrics are served.")
-    allow_cpu_metrics: bool = Field(True, description="Whether metrics of the CPU and memory are among them.")
-    allow_gpu_metrics: bool = Field(True, description="Whether metrics of the GPUs are among them.")
+    allow_cpu_metrics: bool = Field(True, description="Whether metrics have those of CPU and memory.")
+    allow_gpu_metrics: bool = Field(True, description="Whether metrics have those of the GPUs.")
     metrics_config: tuple[str, ...] = Field(
         (),
         description="Setting of the metrics, as <key>=<value>: counter_latencies, summary_latencies, "
@@ -290,7 +288,7 @@ class Settings(BaseModel):
         1 << 30, description="How much of bodies, and of unread answers, an ingress may hold at a time, in bytes.", gt=0
     )
     grpc_max_total_message_bytes: Int64 = Field(
-        1 << 30, description="The same of unfinished gRPC requests, and of answers that wait, in bytes.", gt=0
+        1 << 30, description="How much of gRPC requests and answers an ingress may hold, in bytes.", gt=0
     )
     max_connections: Int64 = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
     max_inflight_per_replica: Int64 = Field(

@@ -84,7 +84,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--num-cpus", type=_COUNT, default=0, help="CPUs of the local Ray; 0: all that it may use."),
         click.option("--num-gpus", type=_COUNT, help="GPUs of the local Ray; left out: those that it finds."),
         click.option("--ray-address", default="", help="A running Ray to use ('auto' finds one); empty: start one."),
-        click.option("--dashboard-port", type=_PORT, default=0, help="Its dashboard's port; 0: 8265 or the next free."),
+        click.option("--dashboard-port", type=_PORT, default=0, help="Port of Ray's dashboard; 0: 8265 or a free one."),
         click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard."),
     ):
         command = option(command)
@@ -299,7 +299,7 @@ def plan(as_json: bool, **flags: Any) -> None:
 
 @main.command()
 @click.argument("name")
-@click.option("--for", "scopes", default="infer", help="What it is good for: infer, read, manage, by commas.")
+@click.option("--for", "scopes", default="infer", help="What the key lets do: infer, read, manage, by commas.")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="File of keys to add it to; made if needed.")
 def new_api_key(name: str, scopes: str, path: str | None) -> None:
     """Print a new API key, and add the line that stands for it to the file of --api-key-file."""

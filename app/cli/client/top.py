@@ -64,7 +64,14 @@ _COLUMNS: Final[tuple[tuple[str, int, Callable[[Rates], str]], ...]] = (
 @click.command()
 @click.argument("address", metavar="[URL]", default="")
 @click.option("--once", is_flag=True, help="Show it once; also where the output is no terminal.")
-@click.option("--sort", "order", type=click.Choice(tuple(_SORTS)), default="rate", show_default=True, help="By what.")
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(tuple(_SORTS)),
+    default="rate",
+    show_default=True,
+    help="Column to sort models by.",
+)
 @server_options
 def top(address: str, once: bool, order: str, server: RemoteServer, as_json: bool) -> None:
     """Show what all models do, every second: requests, latencies, queues. Keys: s sorts otherwise, q ends it."""

@@ -14,9 +14,12 @@ from repository_loader.traffic import parse_versions
 @click.argument("model")
 @click.argument("weights", nargs=-1, metavar="[VERSION=WEIGHT]...")
 @click.option(
-    "--shadow", multiple=True, metavar="VERSION=PERCENT", help="Copy so many requests to it; drop its answers."
+    "--shadow",
+    multiple=True,
+    metavar="VERSION=PERCENT",
+    help="Copy this share of requests to a version; drop its answers.",
 )
-@click.option("--no-shadow", is_flag=True, help="Copy no more.")
+@click.option("--no-shadow", is_flag=True, help="End the copies of --shadow.")
 @click.option("--canary", type=int, metavar="VERSION", help="Give this version more and more, or all back.")
 @click.option("--steps", metavar="PERCENT,...", help="What a canary gets.  [default: 1,5,25,100]")
 @click.option("--interval", "interval_s", type=float, help="Seconds that each step lasts at least.  [default: 60]")
