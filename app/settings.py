@@ -124,7 +124,9 @@ class Settings(BaseModel):
         description="Headers in whose name this regular expression is found become parameters of the request; it goes "
         "by the case if it begins with (?-i).",
     )
-    grpc_header_forward_pattern: str = Field("", description="As for HTTP, of gRPC calls' metadata.")
+    grpc_header_forward_pattern: str = Field(
+        "", description="Pattern as of --http-header-forward-pattern, for the metadata of gRPC calls."
+    )
     allow_grpc: bool = Field(True, description="Whether gRPC is served.")
     grpc_address: Address = Field("127.0.0.1", description="Address on which gRPC is served.")
     grpc_port: Port = Field(8001, description="Port on which gRPC is served; 0 takes a free one.")
@@ -288,7 +290,9 @@ class Settings(BaseModel):
         1 << 30, description="How much of bodies, and of unread answers, an ingress may hold at a time, in bytes.", gt=0
     )
     grpc_max_total_message_bytes: Int64 = Field(
-        1 << 30, description="How much of gRPC requests and answers an ingress may hold, in bytes.", gt=0
+        1 << 30,
+        description="How much of unfinished gRPC requests and waiting answers an ingress may hold, in bytes.",
+        gt=0,
     )
     max_connections: Int64 = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
     max_inflight_per_replica: Int64 = Field(
