@@ -59,7 +59,7 @@ def ingresses(server: Server) -> list[psutil.Process]:
 
 
 def holder(server: Server, client: Client) -> int:
-    """Return the process that the client's connection is with."""
+    """Return the process that the client's connection is with, which has answered it: else it may not have taken it yet."""
     port = client.local_port
     for process in ingresses(server):
         if any(each.raddr and each.raddr.port == port for each in process.net_connections("tcp")):
@@ -309,7 +309,7 @@ def test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins(server: Serv
     """Runs last: it leaves another pair of ingresses."""
     with one_client_of_each(server, server.address) as (one, other), Client(server.metrics_address) as metrics:
         killed, stays = holder(server, one), holder(server, other)
-        while holder(server, metrics) != stays:
+        while metrics.get("/metrics").status == 200 and holder(server, metrics) != stays:
             metrics.__exit__()
             metrics.__init__(server.metrics_address)
         for client in (one, other):
