@@ -4,11 +4,10 @@ import json
 import sys
 from collections.abc import Iterator
 
-from app.cli.no_model import NO_MODEL
+from app.cli.no_model import NO_MODEL, absent
 from app.cli.printable import printable_lines
 from app.settings import Settings
 from deployments.backends.python.auto_complete import complete
-from deployments.control.desired_state import not_polled
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import ModelPlan, Plan
 from repository_loader.planned_repository import read_and_plan
@@ -28,10 +27,8 @@ def print_plan(settings: Settings, facts: ClusterFacts, as_json: bool) -> int:
         complete,
         chosen,
     )
-    missing = {name: not_polled(name) for name in chosen or () if name not in snapshot.models}
-    unplaced = (
-        missing | {name: model.failure for name, model in snapshot.models.items() if model.failure} | plan.unplaced
-    )
+    failed = {name: model.failure for name, model in snapshot.models.items() if model.failure}
+    unplaced = absent(chosen or (), snapshot) | failed | plan.unplaced
     if as_json:
         json.dump({**plan.to_dict(), "unplaced": unplaced}, sys.stdout, indent=2)
         print()

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from app.cli.no_model import NO_MODEL
+from app.cli.no_model import NO_MODEL, absent
 from app.cli.printable import printable, printable_lines
 from deployments.backends.python.auto_complete import complete
-from deployments.control.desired_state import not_polled
 from deployments.free_memory import free_memory_bytes
 from deployments.log.line_format import for_terminal
 from deployments.replica.hosted_model import HostedModel, packages_by_name
@@ -51,9 +50,7 @@ class Validation:
 
     def expect(self, names: Sequence[str]) -> None:
         """Note of models that would be loaded at the start which of them no repository has."""
-        for name in names:
-            if name not in self.snapshot.models:
-                self.failures[name] = not_polled(name)
+        self.failures |= absent(names, self.snapshot)
 
     def fail(self, name: str, reason: str) -> None:
         """Note that a model would not be served, unless that is known already."""

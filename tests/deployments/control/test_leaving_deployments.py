@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -65,6 +65,13 @@ class Replicas:
         self.take(after)
         return after
 
+    def leave(self, *, busy: int = 1) -> DesiredState:
+        """Start everything, and unload `m` while so many replicas of it are busy; returns what is wanted then."""
+        self.before = self.start()
+        self.ran = self.deployed["m"]["v1"]
+        self.busy[PLACE] = busy
+        return self.unload(self.before, "m")
+
     def end_due(self) -> set[str]:
         """Return which applications there are then."""
         self.reconciler.end_due()
@@ -75,15 +82,22 @@ class Replicas:
         return [model["package"]["name"] for model in load["models"]]
 
 
-def test_what_is_busy_unloads_in_place_and_ends_when_it_is_no_longer(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "m", MEMORY)
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    ran = replicas.deployed["m"]["v1"]
-    replicas.busy[PLACE] = 3
-    replicas.unload(before, "m")
+@pytest.fixture
+def make(serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Replicas]:
+    """Return what makes them of models with these configurations; `m` is there."""
+
+    def replicas_of(models: Mapping[str, str] | None = None, **options: float) -> Replicas:
+        for name, config in {"m": "", **(models or {})}.items():
+            write(tmp_path, name, config)
+        return Replicas(serving, tmp_path, monkeypatch, **options)
+
+    return replicas_of
+
+
+def test_what_is_busy_unloads_in_place_and_ends_when_it_is_no_longer(make: Callable[..., Replicas]) -> None:
+    replicas = make({"m": MEMORY})
+    replicas.leave(busy=3)
+    ran = replicas.ran
     leaves = replicas.deployed["m"]["v1"]
     assert replicas.models(*PLACE) == [] and leaves["num_replicas"] == 3
     assert {**leaves, "user_config": ran["user_config"], "num_replicas": 1} == ran, "other replicas would be started"
@@ -94,13 +108,11 @@ def test_what_is_busy_unloads_in_place_and_ends_when_it_is_no_longer(
 
 
 def test_all_replicas_that_there_are_shall_say_whether_they_are_busy(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Replicas], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of replicas that are told to load nothing, those that are busy may be off Serve's list while others are idle."""
-    write(tmp_path, "m", "")
-    write(tmp_path, "two", 'parameters { key: "eagleray.replicas" value { string_value: "2" } }')
-    write(tmp_path, "scales", SCALES)
-    replicas = Replicas(serving, tmp_path, monkeypatch)
+    two = 'parameters { key: "eagleray.replicas" value { string_value: "2" } }'
+    replicas = make({"two": two, "scales": SCALES})
     monkeypatch.setattr(reconciler_module, "replica_targets", lambda: {("scales", "v1"): 3})
     before = replicas.start()
     replicas.busy = {("two", "v1"): 2, ("scales", "v1"): 4}
@@ -111,25 +123,19 @@ def test_all_replicas_that_there_are_shall_say_whether_they_are_busy(
     assert replicas.expected == {("two", "v1"): 2, ("scales", "v1"): 4}
 
 
-def test_what_is_idle_ends_at_once(serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_idle_ends_at_once(make: Callable[..., Replicas], serving: Serve) -> None:
     """As does that of which nobody is there."""
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    replicas.busy[PLACE] = 0
-    replicas.unload(before, "m")
+    replicas = make()
+    replicas.leave(busy=0)
     assert serving.applications == {} and not replicas.reconciler.ends_later
 
 
 def test_what_is_busy_costs_no_look_at_all_that_runs(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Replicas], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The details of all applications are half a second of Serve's controller for 1,000 of them."""
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    replicas.busy[PLACE] = 1
-    replicas.unload(before, "m")
+    replicas = make()
+    replicas.leave()
     looks = count()
     monkeypatch.setattr(reconciler_module, "application_owners", lambda: {"m": "eagleray"} if next(looks) else {})
     assert replicas.end_due() == {"m"} and next(looks) == 0
@@ -137,41 +143,28 @@ def test_what_is_busy_costs_no_look_at_all_that_runs(
     assert replicas.end_due() == set()
 
 
-def test_replicas_that_are_being_told_are_not_there_for_a_moment(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    replicas.busy[PLACE] = 1
-    replicas.unload(before, "m")
+def test_replicas_that_are_being_told_are_not_there_for_a_moment(make: Callable[..., Replicas]) -> None:
+    replicas = make()
+    replicas.leave()
     replicas.busy[PLACE] = 0
     assert replicas.end_due() == {"m"}
     assert replicas.deployed["m"]["v1"]["num_replicas"] == 1
 
 
-def test_a_model_that_is_loaded_meanwhile_is_loaded_in_place(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    ran = replicas.deployed["m"]["v1"]
-    replicas.busy[PLACE] = 1
-    replicas.take(replicas.repository.load(replicas.unload(before, "m"), "m"))
+def test_a_model_that_is_loaded_meanwhile_is_loaded_in_place(make: Callable[..., Replicas]) -> None:
+    replicas = make()
+    replicas.take(replicas.repository.load(replicas.leave(), "m"))
     again = replicas.deployed["m"]["v1"]
     assert replicas.models(*PLACE) == ["m"] and not replicas.reconciler.ends_later
+    ran = replicas.ran
     assert {**again, "user_config": ran["user_config"]} == ran, "other replicas would be started"
-    replicas.unload(before, "m")
+    replicas.unload(replicas.before, "m")
     assert replicas.models(*PLACE) == [] and replicas.end_due() == {"m"}
 
 
-def test_what_never_answers_ends_in_time(serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch, unload_timeout_s=0.2)
-    before = replicas.start()
-    replicas.busy[PLACE] = 1
-    after = replicas.unload(before, "m")
+def test_what_never_answers_ends_in_time(make: Callable[..., Replicas]) -> None:
+    replicas = make(unload_timeout_s=0.2)
+    after = replicas.leave()
     assert replicas.end_due() == {"m"}
     replicas.take(replace(after))  # something else has changed, and the time is the same
     time.sleep(0.2)
@@ -179,31 +172,22 @@ def test_what_never_answers_ends_in_time(serving: Serve, tmp_path: Path, monkeyp
 
 
 def test_what_leaves_makes_room_for_what_finds_none(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Replicas], serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, "m", "")
-    write(tmp_path, "other", PLACED % "isolated")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    replicas.busy[PLACE] = 1
-    replicas.unload(before, "m")
+    replicas = make({"other": PLACED % "isolated"})
+    replicas.leave()
     states = [SimpleNamespace(name="v1", status=SimpleNamespace(value="UPDATING"), message="")]
     monkeypatch.setattr(
         serving, "list_serve_statuses", lambda: [SimpleNamespace(name="other", deployment_statuses=states)]
     )
     assert replicas.end_due() == {"m", "other"}
-    states[
-        0
-    ].message = "Deployment 'v1' in application 'other' has 1 replicas that have taken more than 30s to be scheduled."
+    states[0].message = "Deployment 'v1' has 1 replicas that have taken more than 30s to be scheduled."
     assert replicas.end_due() == {"other"}
 
 
-def test_a_version_leaves_the_application_of_the_others(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "m", "version_policy { all {} }" + PLACED % "isolated")
+def test_a_version_leaves_the_application_of_the_others(make: Callable[..., Replicas], tmp_path: Path) -> None:
+    replicas = make({"m": "version_policy { all {} }" + PLACED % "isolated"})
     shutil.copytree(tmp_path / "m/1", tmp_path / "m/2")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
     before = replicas.start()
     assert [*replicas.deployed["m"]] == ["v1", "v2"]
     replicas.busy[PLACE] = 1
@@ -217,13 +201,10 @@ def test_a_version_leaves_the_application_of_the_others(
     assert replicas.end_due() == {"m"} and [*replicas.deployed["m"]] == ["v2"]
 
 
-def test_a_step_that_may_still_be_asked_stays_loaded(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "step", PLACED % "isolated")
+def test_a_step_that_may_still_be_asked_stays_loaded(make: Callable[..., Replicas], tmp_path: Path) -> None:
+    replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.2)
     (tmp_path / "pipe/1").mkdir(parents=True)
     (tmp_path / "pipe/config.pbtxt").write_text(ENSEMBLE)
-    replicas = Replicas(serving, tmp_path, monkeypatch, drain_timeout_s=0.2)
     before = replicas.start()
     replicas.busy["step", "v1"] = 1
     replicas.unload(before, "pipe", "step")
@@ -233,14 +214,9 @@ def test_a_step_that_may_still_be_asked_stays_loaded(
     assert "step" not in replicas.end_due()
 
 
-def test_what_leaves_is_no_leftover_and_ends_with_the_rest(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    replicas.busy[PLACE] = 1
-    after = replicas.unload(before, "m")
+def test_what_leaves_is_no_leftover_and_ends_with_the_rest(make: Callable[..., Replicas], serving: Serve) -> None:
+    replicas = make()
+    after = replicas.leave()
     serving.settle()
     replicas.reconciler.sweep(after)
     assert set(serving.applications) == {"m"}
@@ -249,13 +225,10 @@ def test_what_leaves_is_no_leftover_and_ends_with_the_rest(
 
 
 def test_what_serve_did_not_end_is_ended_in_the_next_turn(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Replicas], serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, "m", "")
-    replicas = Replicas(serving, tmp_path, monkeypatch)
-    before = replicas.start()
-    replicas.busy[PLACE] = 1
-    replicas.unload(before, "m")
+    replicas = make()
+    replicas.leave()
     replicas.busy.clear()
     with monkeypatch.context() as away:
         away.setattr(serving, "delete_apps", lambda *_, **__: 1 / 0)

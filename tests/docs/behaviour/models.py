@@ -105,6 +105,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "It is ready all the same": (
         f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
         "deployments/lane/test_waiting_calls.py::test_waiting_is_bounded_in_number_bytes_and_time",
+        UNLOADS + "test_a_request_that_waits_for_a_first_replica_is_refused_when_the_model_is_unloaded",
     ),
     "`eagleray.accelerator_type` and `eagleray.node_labels` say": (
         CARD_PLAN + "test_needs_of_nodes_reach_the_deployments",

@@ -36,6 +36,21 @@ ensemble_scheduling {
 }
 parameters { key: "eagleray.placement" value { string_value: "packed" } }
 """
+STARTED = """
+import os
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        while os.path.exists(%r):
+            time.sleep(0.01)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([%d], np.int32))]) for _ in requests]
+"""
 HELD_S = 12.0
 """Longer than a replica has for what is under way when Serve ends it."""
 ASKED = 40
@@ -44,12 +59,12 @@ ASKED = 40
 class Held:
     """A model with replicas of its own whose versions answer with their number, once they may."""
 
-    def __init__(self, root: Path, name: str, versions: Sequence[int] = (1,)) -> None:
+    def __init__(self, root: Path, name: str, versions: Sequence[int] = (1,), code: str = HELD) -> None:
         self._config = root / name / "config.pbtxt"
         self._gate = root.parent / f"{name}_waits"
         for version in versions:
             (root / name / str(version)).mkdir(parents=True)
-            (root / name / str(version) / "model.py").write_text(HELD % (str(self._gate), version))
+            (root / name / str(version) / "model.py").write_text(code % (str(self._gate), version))
         self.configure(ALL)
 
     def configure(self, config: str) -> None:
@@ -150,3 +165,22 @@ def test_a_busy_replica_is_waited_for_though_the_other_is_idle(
         assert server.replica_pids() >= pids, "it is not loaded in the replica that answers"
         held.let_go()
         assert tags(asking) == {1}
+
+
+def test_a_request_that_waits_for_a_first_replica_is_refused_when_the_model_is_unloaded(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    held = Held(repository, "held_start", code=STARTED)
+    held.configure(
+        "".join(
+            PARAMETER % (f"autoscaling.{each}", count) for each, count in (("min_replicas", 0), ("max_replicas", 1))
+        )
+    )
+    held.hold()
+    triton.load_model("held_start")
+    with ExitStack() as stack:
+        (asking,) = send(stack, server, "held_start", 1)
+        time.sleep(0.5)
+        triton.unload_model("held_start")
+        assert asking.receive().status == 503
+    held.let_go()
