@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from deployments.serve_internals import answers_by, handle_of, let_go_of
@@ -26,6 +26,7 @@ class BusyReplicas:
         self._loop = loop
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
         self._asked: set[Place] = set()
+        self._asked_of_gone: set[Place] = set()
 
     def count(self, places: Mapping[Place, int]) -> dict[Place, int]:
         """Return how many replicas deployments have, of those with something under way in one of them; blocks.
@@ -34,29 +35,52 @@ class BusyReplicas:
         2 s, as its loop stands still, is busy; one that has died is not. A deployment that seems idle, and not all of
         whose replicas are there, is told of with 0: Serve may be changing the others in place just now.
         """
-        self._asked.update(places)
         busy = asyncio.run_coroutine_threadsafe(self._count(places), self._loop).result() if places else {}
-        for place in self._asked - busy.keys():
-            let_go_of(*place)
-        self._asked.intersection_update(busy)
+        self._asked = _kept(self._asked | places.keys(), busy)
         return busy
+
+    def answering(self, places: Collection[Place]) -> set[Place]:
+        """Return in which deployments something that was unloaded may still answer what it has taken; blocks.
+
+        Those are the ones that stay; of one that is to end, `count` says that it is busy.
+        """
+        found = asyncio.run_coroutine_threadsafe(self._answering(places), self._loop).result() if places else set()
+        self._asked_of_gone = _kept(self._asked_of_gone.union(places), found)
+        return found
 
     async def _count(self, places: Mapping[Place, int]) -> dict[Place, int]:
         counts = await asyncio.gather(*(self._count_of(*place, expected) for place, expected in places.items()))
         return {place: count for place, count in zip(places, counts, strict=True) if count is not None}
 
+    async def _answering(self, places: Collection[Place]) -> set[Place]:
+        async with asyncio.TaskGroup() as tasks:
+            asked = {place: tasks.create_task(self._answers(*place, "is_answering")) for place in places}
+        return {place for place, answers in asked.items() if _any_of(answers.result())}
+
     async def _count_of(self, app: str, name: str, expected: int) -> int | None:
         async with self._turns:
             last_s = self._loop.time() + _THERE_S
-            while len(answers := await self._answers(app, name)) < expected and self._loop.time() < last_s:
+            while len(answers := await self._answers(app, name, "is_busy")) < expected and self._loop.time() < last_s:
                 await asyncio.sleep(_LOOK_S)
-        if any(answer is True or isinstance(answer, TimeoutError) for answer in answers):
+        if _any_of(answers):
             return max(len(answers), expected)
         return None if len(answers) >= expected else 0
 
-    async def _answers(self, app: str, name: str) -> list[Any]:
+    async def _answers(self, app: str, name: str, question: str) -> list[Any]:
         try:
-            return await answers_by(handle_of(name, app).broadcast("is_busy"), self._loop.time() + _ANSWER_S)
+            return await answers_by(handle_of(name, app).broadcast(question), self._loop.time() + _ANSWER_S)
         except Exception as error:  # none is there, or Serve does not say which are
             logger.debug("nobody says whether %s of '%s' is busy: %s", name, app, error)
             return []
+
+
+def _any_of(answers: list[Any]) -> bool:
+    """Whether a replica says yes, or nothing as its loop stands still."""
+    return any(answer is True or isinstance(answer, TimeoutError) for answer in answers)
+
+
+def _kept(asked: set[Place], found: Collection[Place]) -> set[Place]:
+    """Let go of the deployments that are asked no more, and return the others."""
+    for place in asked.difference(found):
+        let_go_of(*place)
+    return asked.intersection(found)

@@ -3,9 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from ray import serve
 
@@ -23,6 +23,8 @@ from deployments.serve_internals import (
 from repository_loader.deployment_plan import DeploymentPlan, Plan
 
 logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,22 @@ class _Leaving:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """Until when a step may be asked by ensembles which have gone, or have it no longer, and by replicas of what."""
+
+    until_s: float
+    last_s: float
+    by: frozenset[Place]
+
+
 class Reconciler:
     """Deploys for one owner, the Serve application that the controller is part of; every method blocks.
 
     Each application that it deploys carries the owner's name in its `user_config`; it ends those only. `count` says how
     many replicas an autoscaled deployment has just now, `busy` how many deployments have, of those with something under
-    way, and 0 where some of what is expected are not there. Threads take turns: nothing is deployed behind `end_all`.
+    way, and 0 where some of what is expected are not there, `answering` in which of them something that was unloaded
+    still answers what it has taken. Threads take turns: nothing is deployed behind `end_all`.
     """
 
     def __init__(
@@ -56,10 +68,12 @@ class Reconciler:
         owner: str,
         count: Callable[[str, str], int | None],
         busy: Callable[[Mapping[Place, int]], Mapping[Place, int]],
+        answering: Callable[[Collection[Place]], Collection[Place]],
     ) -> None:
         self._options = options
         self._count = count
         self._busy = busy
+        self._answering = answering
         self._owner = owner
         self._turn = threading.Lock()
         self._desired: DesiredState | None = None
@@ -67,8 +81,8 @@ class Reconciler:
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
-        self._needed: dict[str, float] = {}
-        """Until when an ensemble that no longer has a step may ask it, by the step's application."""
+        self._needed: dict[str, _Needed] = {}
+        """What may still be asked, by the step's application."""
         self._refused: frozenset[str] = frozenset()
         """Applications that were not deployed, as somebody else's have their names."""
         self._free: frozenset[str] = frozenset()
@@ -157,10 +171,24 @@ class Reconciler:
     def _note_needed(self, plan: Plan) -> None:
         """Take what has changed since the last plan."""
         now_s = time.monotonic()
-        self._needed = {name: until_s for name, until_s in self._needed.items() if until_s > now_s}
+        self._put_off(now_s)
+        self._needed = {name: needed for name, needed in self._needed.items() if needed.until_s > now_s}
         if self._plan is not None:
-            self._needed |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.drain_timeout_s)
+            until_s, last_s = now_s + self._options.drain_timeout_s, now_s + self._options.unload_timeout_s
+            for name, by in _asked_no_longer(self._plan, plan).items():
+                before = self._needed[name].by if name in self._needed else frozenset()
+                self._needed[name] = _Needed(until_s, last_s, before.union(by))
         self._plan = plan
+
+    def _put_off(self, now_s: float) -> None:
+        """Have steps whose time has come stay where an ensemble that may ask them still answers what it has taken."""
+        due = {name: each for name, each in self._needed.items() if name in self._later and each.until_s <= now_s}
+        asking = {place for each in due.values() if now_s < each.last_s for place in each.by}
+        leaving = {place for place in asking if place in self._leaving or place[0] in self._later}
+        still = {*leaving, *self._answering(asking - leaving)}
+        for name, each in due.items():
+            if now_s < each.last_s and not each.by.isdisjoint(still):
+                self._needed[name] = replace(each, until_s=min(now_s + _LOOK_S, each.last_s))
 
     def _still_leaving(self, desired: DesiredState) -> dict[Place, _Leaving]:
         """Return what the plan no longer holds and is busy, of what was deployed and nobody needs any more."""
@@ -209,9 +237,11 @@ class Reconciler:
         """End the steps whose time has come, and what leaves and has nothing under way, or is in the way of others."""
         with self._turn:
             now_s = time.monotonic()
-            due = self._unfinished or any(self._needed[name] <= now_s for name in self._later)
-            if self._leaving and self._lacks_room():
+            if (self._leaving or self._later) and self._lacks_room():
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
+                self._needed = {name: replace(each, last_s=now_s) for name, each in self._needed.items()}
+            self._put_off(now_s)
+            due = self._unfinished or any(self._needed[name].until_s <= now_s for name in self._later)
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
             expected = self._expected({place: each.plan for place, each in self._leaving.items()})
             if self._desired is not None and (due or overdue or self._busy(expected).keys() != expected.keys()):
@@ -261,11 +291,14 @@ class Reconciler:
             self._later.discard(name)
 
 
-def _asked_no_longer(before: Plan, after: Plan) -> set[str]:
-    """Return the applications that run steps of ensembles which have gone, or have those steps no longer."""
+def _asked_no_longer(before: Plan, after: Plan) -> dict[str, set[Place]]:
+    """Return what runs steps of ensembles which have gone, or have those steps no longer, with where they have run."""
     places = _places(before)
-    gone = _steps(before) - _steps(after)
-    return {app for _, step in gone for app, _ in places.get(step, ())}
+    asked: dict[str, set[Place]] = {}
+    for ensemble, step in _steps(before) - _steps(after):
+        for app, _ in places.get(step, ()):
+            asked.setdefault(app, set()).update(places.get(ensemble, ()))
+    return asked
 
 
 def _steps(plan: Plan) -> set[tuple[str, str]]:
@@ -274,9 +307,9 @@ def _steps(plan: Plan) -> set[tuple[str, str]]:
     return {(model.name, step) for model in models for step in model.dependencies}
 
 
-def _places(plan: Plan) -> dict[str, list[tuple[str, str]]]:
+def _places(plan: Plan) -> dict[str, list[Place]]:
     """Return which deployments run each model."""
-    places: dict[str, list[tuple[str, str]]] = {}
+    places: dict[str, list[Place]] = {}
     for deployment in plan.deployments:
         for model in deployment.models:
             places.setdefault(model.name, []).append((deployment.app_name, deployment.name))

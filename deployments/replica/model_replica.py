@@ -216,7 +216,11 @@ class ModelReplica:
 
     def is_busy(self) -> bool:
         """Whether requests are inside, or what was unloaded still has some."""
-        return bool(self._lane.inflight_count or self._calls.open_count or self._host.changes.answering)
+        return bool(self._lane.inflight_count or self._calls.open_count or self.is_answering())
+
+    def is_answering(self) -> bool:
+        """Whether something that was unloaded has not yet answered what it has taken."""
+        return self._host.changes.answering
 
     async def infer(
         self,

@@ -22,20 +22,22 @@ class Cluster:
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], list[list[Any] | Exception]] = {}
         self.let_go: list[tuple[str, str]] = []
+        self.question = "is_busy"
 
     def handle_of(self, name: str, app: str) -> Any:
-        return Handle(self.answers[app, name])
+        return Handle(self.answers[app, name], self.question)
 
     def note_let_go(self, app: str, name: str) -> None:
         self.let_go.append((app, name))
 
 
 class Handle:
-    def __init__(self, answers: list[list[Any] | Exception]) -> None:
+    def __init__(self, answers: list[list[Any] | Exception], question: str) -> None:
         self._answers = answers
+        self._question = question
 
     def broadcast(self, method: str) -> list[Any]:
-        assert method == "is_busy"
+        assert method == self._question
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -129,3 +131,13 @@ def test_what_is_asked_about_no_longer_is_let_go_of(cluster: Cluster, replicas: 
     replicas.count({PLACE: 1})
     replicas.count({})
     assert cluster.let_go == [PLACE]
+
+
+def test_what_answers_what_it_has_taken_is_asked_until_it_has(cluster: Cluster, replicas: BusyReplicas) -> None:
+    """A replica that says nothing may be about to; one that has died answers nobody."""
+    cluster.question = "is_answering"
+    cluster.answers = {PLACE: [[False, True], [TimeoutError()], [RayActorError()]], OTHER: [[False, False]]}
+    assert replicas.answering([PLACE, OTHER]) == {PLACE} and cluster.let_go == [OTHER]
+    assert replicas.answering([PLACE]) == {PLACE} and cluster.let_go == [OTHER]
+    assert replicas.answering([PLACE]) == set() and cluster.let_go == [OTHER, PLACE]
+    assert replicas.answering([]) == set()

@@ -25,6 +25,7 @@ from tests.serving import wait_until
 MEMORY = 'parameters { key: "eagleray.memory_bytes" value { string_value: "3000000" } }'
 SCALES = 'parameters { key: "eagleray.autoscaling.max_replicas" value { string_value: "5" } }'
 PLACE = ("m", "v1")
+NO_ROOM = "Deployment 'v1' has 1 replicas that have taken more than 30s to be scheduled."
 
 
 class Replicas:
@@ -37,7 +38,10 @@ class Replicas:
         self.deployed: dict[str, dict[str, dict[str, Any]]] = {}
         self.repository = Repository(root)
         self.repository.options = replace(self.repository.options, **options)  # type: ignore[arg-type]
-        self.reconciler = Reconciler(self.repository.options, "eagleray", lambda app, deployment: None, self.busy_of)
+        self.answering: set[tuple[str, str]] = set()
+        self.reconciler = Reconciler(
+            self.repository.options, "eagleray", lambda app, deployment: None, self.busy_of, self.answering.intersection
+        )
         run_many = serving.run_many
 
         def note(targets: Sequence[serve.RunTarget], **given: Any) -> None:
@@ -76,6 +80,9 @@ class Replicas:
         """Return which applications there are then."""
         self.reconciler.end_due()
         return set(self.serving.applications)
+
+    def places(self) -> list[tuple[str, str]]:
+        return [(app, name) for app, deployments in self.deployed.items() for name in deployments]
 
     def models(self, app: str, deployment: str) -> list[str]:
         load = json.loads(self.deployed[app][deployment]["user_config"]["load"])
@@ -171,17 +178,22 @@ def test_what_never_answers_ends_in_time(make: Callable[..., Replicas]) -> None:
     assert replicas.end_due() == set()
 
 
+def say_of_others(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return what Serve says of the deployment `other`."""
+    state = SimpleNamespace(name="v1", status=SimpleNamespace(value="UPDATING"), message="")
+    statuses = [SimpleNamespace(name="other", deployment_statuses=[state])]
+    monkeypatch.setattr(serving, "list_serve_statuses", lambda: statuses)
+    return state
+
+
 def test_what_leaves_makes_room_for_what_finds_none(
     make: Callable[..., Replicas], serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicas = make({"other": PLACED % "isolated"})
     replicas.leave()
-    states = [SimpleNamespace(name="v1", status=SimpleNamespace(value="UPDATING"), message="")]
-    monkeypatch.setattr(
-        serving, "list_serve_statuses", lambda: [SimpleNamespace(name="other", deployment_statuses=states)]
-    )
+    others = say_of_others(serving, monkeypatch)
     assert replicas.end_due() == {"m", "other"}
-    states[0].message = "Deployment 'v1' has 1 replicas that have taken more than 30s to be scheduled."
+    others.message = NO_ROOM
     assert replicas.end_due() == {"other"}
 
 
@@ -201,10 +213,14 @@ def test_a_version_leaves_the_application_of_the_others(make: Callable[..., Repl
     assert replicas.end_due() == {"m"} and [*replicas.deployed["m"]] == ["v2"]
 
 
+def write_pipe(root: Path, name: str = "pipe", step: str = "step", placement: str = "isolated") -> None:
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(ENSEMBLE.replace('"step"', f'"{step}"') + PLACED % placement)
+
+
 def test_a_step_that_may_still_be_asked_stays_loaded(make: Callable[..., Replicas], tmp_path: Path) -> None:
     replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.2)
-    (tmp_path / "pipe/1").mkdir(parents=True)
-    (tmp_path / "pipe/config.pbtxt").write_text(ENSEMBLE)
+    write_pipe(tmp_path)
     before = replicas.start()
     replicas.busy["step", "v1"] = 1
     replicas.unload(before, "pipe", "step")
@@ -212,6 +228,70 @@ def test_a_step_that_may_still_be_asked_stays_loaded(make: Callable[..., Replica
     wait_until(lambda: replicas.end_due() and not replicas.models("step", "v1"), "it is asked no more", 5)
     replicas.busy.clear()
     assert "step" not in replicas.end_due()
+
+
+def has_step(replicas: Replicas) -> bool:
+    return "step" in replicas.end_due() and replicas.models("step", "v1") == ["step"]
+
+
+def test_a_step_stays_as_long_as_a_replica_of_its_ensemble_answers(
+    make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.0)
+    write_pipe(tmp_path)
+    write_pipe(tmp_path, "above", "pipe")
+    before = replicas.start()
+    replicas.busy["above", "v1"] = 1
+    replicas.unload(before, "above", "pipe", "step")
+    assert has_step(replicas) and replicas.models("pipe", "v1") == ["pipe"]
+    time.sleep(0.1)
+    assert has_step(replicas) and replicas.models("pipe", "v1") == ["pipe"]
+    replicas.busy.clear()
+    wait_until(lambda: "above" not in replicas.end_due(), "the ensemble has answered", 5)
+    wait_until(lambda: replicas.end_due() == {"m"}, "its steps go one after the other", 5)
+
+
+def test_a_step_stays_as_long_as_its_ensemble_answers_in_a_group(
+    make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    replicas = make({"step": PLACED % "isolated", "other": PLACED % "packed"}, drain_timeout_s=0.0)
+    write_pipe(tmp_path, placement="packed")
+    before = replicas.start()
+    (group,) = (place for place in replicas.places() if "pipe" in replicas.models(*place))
+    replicas.answering.add(group)
+    after = replicas.unload(before, "pipe", "step")
+    assert has_step(replicas)
+    replicas.take(replicas.repository.load(after, "other"))
+    assert has_step(replicas), "a change of something else does not end it"
+    replicas.answering.clear()
+    wait_until(lambda: "step" not in replicas.end_due(), "the ensemble has answered", 5)
+
+
+def test_a_step_whose_ensemble_never_answers_ends_in_time(make: Callable[..., Replicas], tmp_path: Path) -> None:
+    replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.0, unload_timeout_s=0.2)
+    write_pipe(tmp_path, placement="packed")
+    before = replicas.start()
+    replicas.answering.update(replicas.places())
+    replicas.unload(before, "pipe", "step")
+    assert has_step(replicas)
+    wait_until(lambda: "step" not in replicas.end_due(), "its time is over", 5)
+
+
+def test_a_step_makes_room_for_what_finds_none(
+    make: Callable[..., Replicas], tmp_path: Path, serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    replicas = make({"step": PLACED % "isolated", "other": PLACED % "isolated"}, drain_timeout_s=0.0)
+    write_pipe(tmp_path, placement="packed")
+    before = replicas.start()
+    replicas.answering.update(replicas.places())
+    replicas.unload(before, "pipe", "step")
+    others = say_of_others(serving, monkeypatch)
+    assert has_step(replicas)
+    others.message = NO_ROOM
+    wait_until(lambda: "step" not in replicas.end_due(), "it makes room", 5)
 
 
 def test_what_leaves_is_no_leftover_and_ends_with_the_rest(make: Callable[..., Replicas], serving: Serve) -> None:

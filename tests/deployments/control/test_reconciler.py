@@ -67,7 +67,11 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Serve:
 def started(root: Path) -> tuple[Repository, DesiredState, Reconciler]:
     write(root, "m", "")
     repository = Repository(root)
-    return repository, repository.read(), Reconciler(repository.options, "eagleray", lambda *_: None, lambda _: {})
+    return (
+        repository,
+        repository.read(),
+        Reconciler(repository.options, "eagleray", lambda *_: None, lambda _: {}, lambda _: ()),
+    )
 
 
 def test_what_is_being_deployed_when_everything_ends_ends_too(serving: Serve, tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ platform: "ensemble"
 input { name: "X" data_type: TYPE_INT32 dims: 1 }
 output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
 ensemble_scheduling {
-  step { model_name: "STEP" model_version: 1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "between" } }
-  step { model_name: "STEP" model_version: 2 input_map { key: "X" value: "between" } output_map { key: "TAG" value: "TAG" } }
+  step { model_name: "FIRST" model_version: 1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "between" } }
+  step { model_name: "SECOND" model_version: 2 input_map { key: "X" value: "between" } output_map { key: "TAG" value: "TAG" } }
 }
-parameters { key: "eagleray.placement" value { string_value: "packed" } }
+parameters { key: "eagleray.placement" value { string_value: "PLACEMENT" } }
 """
 STARTED = """
 import os
@@ -77,6 +77,12 @@ class Held:
         self._gate.unlink()
 
 
+def write_ensemble(root: Path, name: str, first: str, second: str, placement: str = "packed") -> None:
+    (root / name / "1").mkdir(parents=True)
+    config = ENSEMBLE.replace("FIRST", first).replace("SECOND", second).replace("PLACEMENT", placement)
+    (root / name / "config.pbtxt").write_text(config)
+
+
 def send(stack: ExitStack, server: Server, name: str, count: int, version: str = "") -> list[Client]:
     clients = [stack.enter_context(server.client()) for _ in range(count)]
     for client in clients:
@@ -94,8 +100,7 @@ def test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_
 ) -> None:
     """Beside it, an ensemble elsewhere is unloaded while a first step of it waits, and has a second one."""
     held, step = Held(repository, "held"), Held(repository, "held_step", (1, 2))
-    (repository / "held_above/1").mkdir(parents=True)
-    (repository / "held_above/config.pbtxt").write_text(ENSEMBLE.replace("STEP", "held_step"))
+    write_ensemble(repository, "held_above", "held_step", "held_step")
     triton.load_model("held")
     triton.load_model("held_above")
     pids = server.replica_pids()
@@ -123,6 +128,29 @@ def test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_
     triton.load_model("held")
     with server.client() as client:
         assert client.infer("held", tensor("X", "INT32", [1], [0])).status == 200
+
+
+def test_the_later_steps_of_an_ensemble_that_answers_stay_as_long(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    first = Held(repository, "held_first")
+    Held(repository, "held_second", (1, 2))
+    ensembles = {"packed": "held_above_in_a_group", "isolated": "held_above_alone"}
+    for placement, name in ensembles.items():
+        write_ensemble(repository, name, "held_first", "held_second", placement)
+        triton.load_model(name)
+    first.hold()
+    with ExitStack() as stack:
+        asking = [client for name in ensembles.values() for client in send(stack, server, name, 2)]
+        time.sleep(0.5)
+        for name in ensembles.values():
+            triton.unload_model(name, unload_dependents=True)
+        assert server.get("/v2/models/held_second/ready").status == 400
+        time.sleep(HELD_S)
+        first.let_go()
+        assert tags(asking) == {2}
+    gone = {version: ("UNAVAILABLE", "unloaded") for version in "12"}
+    wait_until(lambda: server.states("held_second") == gone, "the second step is unloaded")
 
 
 def test_a_version_that_goes_answers_beside_the_one_that_stays(
