@@ -105,7 +105,7 @@ class RepositoryController:
         self._scaler = Scaler(self._loop, self._counters)
         busy = BusyReplicas(self._loop)
         self._reconciler = Reconciler(options, self._app, self._scaler.count, busy.count, busy.answering)
-        self._status = StatusReader(partial(living_replicas, self._app, options.ingress))
+        self._status = StatusReader(partial(living_replicas, self._app, options.ingress), self._scaler.count)
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)
