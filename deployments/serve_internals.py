@@ -290,6 +290,18 @@ def replica_targets() -> dict[tuple[str, str], int]:
     }
 
 
+def waits_for_ends_s(app_name: str, deployment_name: str) -> float | None:
+    """Return how many seconds Serve waits for a replica of a deployment that it ends, and then kills it; blocks.
+
+    None as long as not all replicas have what was deployed last, or there is no such deployment.
+    """
+    application = _get_global_client().get_serve_details()["applications"].get(app_name, {})
+    deployment = application.get("deployments", {}).get(deployment_name)
+    if deployment is None or deployment["status"] == DeploymentStatus.UPDATING:
+        return None
+    return float(deployment["deployment_config"]["graceful_shutdown_timeout_s"])
+
+
 def set_replica_target(app_name: str, deployment_name: str, count: int) -> None:
     """Have Serve keep so many replicas of a deployment, whose application is scaled from outside; blocks.
 

@@ -23,9 +23,11 @@ class _Scaled:
         self.rules = rules
         self.count = count
         self.wanted: deque[tuple[float, int]] = deque()
+        self.ongoing = 0.0
 
     def decide(self, ongoing: float, sent_per_s: float, now_s: float) -> bool:
         """Take a load; returns whether another number of replicas shall run."""
+        self.ongoing = ongoing
         wanted = self.rules.wanted(ongoing, sent_per_s, self.count)
         # Only what no later number exceeds can be the most of the time to come.
         while self.wanted and self.wanted[-1][1] <= wanted:
@@ -84,6 +86,11 @@ class Autoscaler:
         """Return how many replicas a deployment shall have; None when it is not autoscaled."""
         scaled = self._scaled.get(key)
         return None if scaled is None else scaled.count
+
+    def is_busy(self, key: Key) -> bool:
+        """Whether requests for a deployment were under way when it was last decided."""
+        scaled = self._scaled.get(key)
+        return scaled is not None and scaled.ongoing > 0
 
     def take(self, ingress: str, loads: Mapping[str, tuple[float, float]]) -> None:
         """Take from an ingress, by `<model>/<version>`, the requests under way and how many began in a second."""

@@ -30,11 +30,13 @@ def deployment_options(
     places: Mapping[str, list[tuple[str, str]]],
     owner: str,
     traffic: Mapping[str, Traffic] = MappingProxyType({}),
+    *,
+    slow_end: bool = False,
 ) -> dict[str, Any]:
     """Return the options of one deployment; equal options need no new deployment.
 
     `places` tells which deployments run a model, `owner` the Serve application on whose behalf it runs, `traffic` how
-    the versions of a model share requests.
+    the versions of a model share requests; with a `slow_end` a replica that Serve ends may take as long as a batch.
     """
     return {
         "name": plan.name,
@@ -42,7 +44,7 @@ def deployment_options(
         "max_ongoing_requests": MAX_ONGOING_REQUESTS,
         "user_config": user_config(plan, packages, places, owner, traffic),
         "health_check_period_s": options.health_check_period_s,
-        "graceful_shutdown_timeout_s": options.drain_timeout_s + 5.0,
+        "graceful_shutdown_timeout_s": waits_s(options, slow_end=slow_end),
         "graceful_shutdown_wait_loop_s": 0.1,
         "max_constructor_retry_count": 1,
         # What needs other resources is there before what it replaces goes.
@@ -50,6 +52,11 @@ def deployment_options(
         "ray_actor_options": _actor_options(plan),
         "request_router_config": RequestRouterConfig(request_router_class=LANE_ROUTER),
     }
+
+
+def waits_s(options: ControllerOptions, *, slow_end: bool) -> float:
+    """Return how long Serve waits for a replica that it ends, in seconds: longer than it takes for what it has."""
+    return (max(options.drain_timeout_s, options.unload_timeout_s) if slow_end else options.drain_timeout_s) + 5.0
 
 
 def group_application(

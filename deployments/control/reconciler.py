@@ -12,7 +12,7 @@ from ray import serve
 from deployments.control.busy_replicas import Place
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
-from deployments.control.group_deployment import deployment_options, group_application, user_config
+from deployments.control.group_deployment import deployment_options, group_application, user_config, waits_s
 from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import (
     application_owners,
@@ -21,6 +21,7 @@ from deployments.serve_internals import (
     replica_targets,
 )
 from repository_loader.deployment_plan import DeploymentPlan, Plan
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Reconciler:
         self._later: set[str] = set()
         """Applications that the plan no longer holds, and that are still needed."""
         self._leaving: dict[Place, _Leaving] = {}
+        self._end_slowly: frozenset[Place] = frozenset()
+        """Deployments whose replicas may take as long as a batch when Serve ends them."""
         self._unfinished = False
         """Whether the last turn has failed in the middle."""
 
@@ -134,7 +137,7 @@ class Reconciler:
             options = [
                 leaving.options
                 if (leaving := self._leaving.get((app, plan.name))) is not None
-                else deployment_options(plan, packages, self._options, places, self._owner, traffic)
+                else self._options_of(plan, packages, places, traffic)
                 for plan in group
             ]
             if app in self._deployed and self._deployed[app].options == options:
@@ -157,6 +160,27 @@ class Reconciler:
         self._end(ending - self._later)
         self._unfinished = False
         return refused
+
+    def _options_of(
+        self,
+        plan: DeploymentPlan,
+        packages: Packages,
+        places: Mapping[str, list[Place]],
+        traffic: Mapping[str, Traffic],
+    ) -> dict[str, Any]:
+        slow_end = (plan.app_name, plan.name) in self._end_slowly
+        return deployment_options(plan, packages, self._options, places, self._owner, traffic, slow_end=slow_end)
+
+    def give_time(self, places: Collection[Place]) -> float:
+        """Have Serve wait for replicas of these deployments as long as a batch may take, and of no others.
+
+        Returns how long it waits then, in seconds.
+        """
+        with self._turn:
+            self._end_slowly = frozenset(places)
+            if self._desired is not None:
+                self._reconcile(self._desired)
+        return waits_s(self._options, slow_end=True)
 
     def has_free_name(self) -> bool:
         """Whether a name that was refused is free, as it was at the last look.

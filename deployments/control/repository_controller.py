@@ -34,6 +34,7 @@ from deployments.control.reconciler import Reconciler
 from deployments.control.redeployment import beside_what_ran
 from deployments.control.repository_commands import RepositoryCommands
 from deployments.control.repository_watch import RepositoryWatch
+from deployments.control.scale_down import ScaleDown
 from deployments.control.scaler import Scaler
 from deployments.control.serve_clock import ServeClock
 from deployments.control.sole_application import require_sole
@@ -105,6 +106,7 @@ class RepositoryController:
         self._scaler = Scaler(self._loop, self._counters)
         busy = BusyReplicas(self._loop)
         self._reconciler = Reconciler(options, self._app, self._scaler.count, busy.count, busy.answering)
+        self._scaler.scale_down = ScaleDown(self._loop, self._reconciler.give_time)
         self._status = StatusReader(partial(living_replicas, self._app, options.ingress), self._scaler.count)
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
+from deployments.control.scale_down import ScaleDown
 from deployments.core.counts import SCALING, Label, Rows, ScalingCounts
 from deployments.serve_internals import replica_targets, set_replica_target
 from repository_loader.deployment_plan import DeploymentPlan
@@ -34,6 +35,10 @@ class Scaler:
         self._rows = rows
         self._targets = targets
         self._set_target = set_target
+        self.scale_down: ScaleDown | None = None
+        """Prepares replicas with something under way before Serve is to keep fewer."""
+        self._scaling_down: dict[Key, tuple[int, asyncio.Task[None]]] = {}
+        """What is being prepared, with how many replicas there are until it is."""
         self._autoscaler = Autoscaler()
         self._wake = asyncio.Event()
         self._untold: set[Key] = set()
@@ -54,7 +59,12 @@ class Scaler:
 
     def count(self, app_name: str, deployment: str) -> int | None:
         """Return how many replicas a deployment shall have; None when it is not autoscaled."""
-        return self._autoscaler.count((app_name, deployment))
+        return self._count_of((app_name, deployment))
+
+    def _count_of(self, key: Key) -> int | None:
+        count = self._autoscaler.count(key)
+        until_now, _ = self._scaling_down.get(key, (0, None))
+        return None if count is None else max(count, until_now)
 
     def deployed(self) -> None:
         """See for a while that Serve keeps to the numbers: what is deployed anew has one replica at least."""
@@ -80,19 +90,40 @@ class Scaler:
     async def _step(self) -> None:
         decided = self._autoscaler.decide()
         self._untold |= decided.keys()
+        fewer = {key: before for key, count in decided.items() if count < (before := self._row(key).wanted_count)}
         for key, count in decided.items():
             self._count(key, count)
         untold, self._untold = self._untold | await self._astray(), set()
         for key in untold:
-            wanted = self._autoscaler.count(key)
-            if wanted is None:
-                continue
-            logger.info("%s of '%s' gets %d replicas", key[1], key[0], wanted)
-            try:
-                await asyncio.to_thread(self._set_target, *key, wanted)
-            except Exception as error:  # it may be deployed just now, or Serve's controller be away
-                logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
-                self._untold.add(key)
+            if self.scale_down is not None and key in fewer and self._autoscaler.is_busy(key):
+                self._begin_scale_down(key, fewer[key], self.scale_down)
+            else:
+                await self._tell(key)
+        if self.scale_down is not None and await self.scale_down.end_due():
+            self.deployed()
+
+    async def _tell(self, key: Key) -> None:
+        wanted = self._count_of(key)
+        if wanted is None:
+            return
+        logger.info("%s of '%s' gets %d replicas", key[1], key[0], wanted)
+        try:
+            await asyncio.to_thread(self._set_target, *key, wanted)
+        except Exception as error:  # it may be deployed just now, or Serve's controller be away
+            logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
+            self._untold.add(key)
+
+    def _begin_scale_down(self, key: Key, count: int, scale_down: ScaleDown) -> None:
+        """Tell Serve once the replicas are prepared, of which there are `count`; what is decided meanwhile holds."""
+
+        async def prepare_and_tell() -> None:
+            await scale_down.prepare(key)
+            del self._scaling_down[key]
+            self.deployed()
+            await self._tell(key)
+
+        if key not in self._scaling_down:
+            self._scaling_down[key] = count, self._loop.create_task(prepare_and_tell(), name="scale-down")
 
     async def _astray(self) -> set[Key]:
         """Return the deployments of which Serve keeps another number, where that is in doubt."""
@@ -103,7 +134,7 @@ class Scaler:
         except Exception as error:  # Serve's controller may be away
             logger.debug("Serve does not tell how many replicas it keeps: %s", error)
             return set()
-        return {key for key, target in targets.items() if self._autoscaler.count(key) not in (None, target)}
+        return {key for key, target in targets.items() if self._count_of(key) not in (None, target)}
 
     def _row(self, key: Key) -> ScalingCounts:
         return cast(ScalingCounts, self._rows.row(Label(SCALING, "/".join(key), 0)))

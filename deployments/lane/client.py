@@ -199,6 +199,8 @@ class LaneClient(FrameProtocol):
         self.near = near
         self.replica_id = replica_id
         self.leaving = False
+        self.leaves_within_s = 0
+        """What a replica that drains may take, in seconds."""
         self.withdrawn = False
         self.welcome = False
         self.refusal = ""
@@ -375,6 +377,7 @@ class LaneClient(FrameProtocol):
                 self._owner.lane_shared_again(self.calls[call])
         elif kind == Kind.GOAWAY:
             self.leaving = True
+            self.leaves_within_s = number
             self._owner.lane_goes_away(self)
         else:
             self.abort()

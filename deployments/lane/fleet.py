@@ -18,7 +18,7 @@ from deployments.lane.target import LaneTarget, TargetContext
 AWAY_S: Final = 2.0
 """Longer than Serve takes to tell a replica of a change, and to see that it has taken it."""
 GONE_S: Final = 60.0
-"""Longer than Serve lets a replica live that it has told to end."""
+"""Longer than Serve lets a replica live that it has told to end, and that says nothing of the time it has."""
 _LOOK_S: Final = 0.5
 
 
@@ -26,8 +26,9 @@ class Fleet:
     """Keeps a lane open to every replica, and passes on what happens to each.
 
     All methods run on the loop's thread. A replica may be off Serve's list for `away_s`, and longer while there is no
-    other; after `gone_s` it has nothing under way any more. `changed` is called after the set of ready models may have
-    changed. `meters` count the requests of a process that takes those of clients.
+    other; `gone_s` later, and what it says that it may take, it has nothing under way any more. `changed` is called
+    after the set of ready models may have changed. `meters` count the requests of a process that takes those of
+    clients.
     """
 
     def __init__(
@@ -110,9 +111,9 @@ class Fleet:
         if link.lane is not None:
             self._routes.withdraw(link.lane)
             link.lane.leaving = True
-            self._close_answered(link.lane, self._loop.time() + self._gone_s)
+            self._close_answered(link.lane, self._loop.time())
 
-    def _close_answered(self, lane: LaneClient, gone_at_s: float) -> None:
+    def _close_answered(self, lane: LaneClient, dismissed_s: float) -> None:
         """Close a lane as soon as what is under way on it is answered.
 
         What stands still on a node that Ray takes for dead is ended by nobody, and answers nothing; its kernel goes on
@@ -120,8 +121,8 @@ class Fleet:
         """
         if not lane.calls:
             lane.close()
-        elif self._loop.time() < gone_at_s or self._is_listed(lane.replica_id):
-            self._loop.call_later(_LOOK_S, self._close_answered, lane, gone_at_s)
+        elif self._loop.time() < dismissed_s + self._gone_s + lane.leaves_within_s or self._is_listed(lane.replica_id):
+            self._loop.call_later(_LOOK_S, self._close_answered, lane, dismissed_s)
         else:
             lane.peer_silent()
 

@@ -93,7 +93,7 @@ class Kind(IntEnum):
     TRACED_REQUEST = 7
     """A request whose body follows the identity of its trace; see `trace_frames`."""
     GOAWAY = 8
-    """Server to client: finish what is under way, send nothing new."""
+    """Server to client: finish what is under way, send nothing new; `number` is how many seconds that may take."""
     TRACE = 9
     """Server to client: what is known of a call's trace, just before its last answer."""
     LONE_REQUEST = 10

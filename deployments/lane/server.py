@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -192,16 +193,19 @@ class LaneServer:
         """Return how many requests are inside."""
         return sum(len(connection.inflight) for connection in self.connections)
 
-    async def drain(self, timeout_s: float) -> None:
-        """Tell clients to go elsewhere, wait for what is inside, close."""
+    async def drain(self, timeout_s: float, left_s: Callable[[], float] | None = None) -> None:
+        """Tell clients to go elsewhere, wait for what is inside, close.
+
+        `left_s` returns how many seconds are left where that may be less than what is left of `timeout_s`.
+        """
         for listener in self._listeners:
             listener.close()
         for stranger in tuple(self._strangers):
             stranger.close()
         for connection in self.connections:
-            connection.send(Kind.GOAWAY, 0, size=0)
-        deadline = self.loop.time() + timeout_s
-        while self.inflight_count and self.loop.time() < deadline:
+            connection.send(Kind.GOAWAY, 0, size=0, number=min(math.ceil(timeout_s), MAX_MODELS - 1))
+        deadline_s = self.loop.time() + timeout_s
+        while self.inflight_count and self.loop.time() < deadline_s and (left_s is None or left_s() > 0):
             await asyncio.sleep(0.02)
         for connection in self.connections:
             connection.close()

@@ -20,6 +20,7 @@ from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.counter_sweep import CounterSweep
+from deployments.replica.departure import Departure
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
@@ -66,7 +67,6 @@ class ModelReplica:
         leave_start_folder()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = options.strict
-        self._drain_timeout_s = options.drain_timeout_s
         self._max_batch_duration_s = options.max_batch_duration_s
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
@@ -101,6 +101,9 @@ class ModelReplica:
         self._watch = GroupWatch(self._fleet, self._loop, options.unload_timeout_s)
         self._owner = ""
         own = serve.get_replica_context()
+        self._departure = Departure(
+            self._loop, own.app_name, options.drain_timeout_s, max(options.drain_timeout_s, options.unload_timeout_s)
+        )
         self._neighbours = DirectoryNeighbours(
             self._loop,
             self._fleet,
@@ -259,13 +262,16 @@ class ModelReplica:
         """
         return [self._calls.submit(call) for call in calls]
 
+    def expect_end(self) -> None:
+        """Take that Serve may end this replica soon, as fewer will do: it may take as long as a batch then."""
+        self._departure.expect()
+
     async def __del__(self) -> None:
         """Drain: Serve calls this once it sends nothing more."""
+        await self._lane.drain(self._departure.begin(), self._departure.left_s)
         for task in self._sampling:
             task.cancel()
-        deadline_s = self._loop.time() + self._drain_timeout_s
-        await self._lane.drain(self._drain_timeout_s)
-        await self._host.close(deadline_s - self._loop.time())
+        await self._host.close(self._departure.rest_s())
         self._neighbours.close()
         await self._fleet.close()
         self._guard.stop()

@@ -262,7 +262,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from deployments.serve_internals import (
     LANE_ROUTER, OWNER_KEY, ClusterTable, application_owners, application_states, application_status, delete_applications,
-    pin_version, watch_replicas,
+    pin_version, waits_for_ends_s, watch_replicas,
 )
 
 class Publishes:
@@ -292,6 +292,15 @@ while not replicas:
     replicas = lists.get(timeout=30)
 changed = pin_version(deployment.options(user_config={"value": 2, OWNER_KEY: "somebody"}), "1")
 second = serve.run(changed.bind(), name="app", route_prefix=None).remote().result()
+waits = [waits_for_ends_s("app", "Publishes"), waits_for_ends_s("app", "Another"), waits_for_ends_s("another", "Publishes")]
+slower = pin_version(changed.options(graceful_shutdown_timeout_s=600.0), "1")
+serve.run_many(
+    [serve.RunTarget(slower.bind(), name="app", route_prefix=None)], wait_for_ingress_deployment_creation=False
+)
+while waits[-1] != 600.0:
+    time.sleep(0.05)
+    waits.append(waits_for_ends_s("app", "Publishes"))
+third = serve.get_app_handle("app").remote().result()
 theirs = serve.deployment(Publishes).options(
     name="Theirs", ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1
 )
@@ -313,7 +322,7 @@ table.forget("key")
 told["kept"].append(len(table.get("key")))
 serve.shutdown()
 ray.shutdown()
-told |= {"first": first, "second": second, "metadata": [dict(each.metadata) for each in replicas]}
+told |= {"first": first, "second": second, "third": third, "waits": waits, "metadata": [dict(each.metadata) for each in replicas]}
 print(json.dumps(told))
 """
 
@@ -329,6 +338,8 @@ def test_on_a_live_serve() -> None:
     (first_pid, first), (second_pid, second) = told["first"], told["second"]
     assert (first["value"], second["value"]) == (1, 2)
     assert first_pid == second_pid, "the replica was restarted for a new user_config"
+    assert told["third"] == told["second"], "the replica was restarted as Serve shall wait for its end"
+    assert told["waits"][:3] == [20.0, None, None]
     assert told["owners"] == {"app": "somebody", "theirs": ""}
     assert told["states"]["app"] == {"Publishes": ["HEALTHY", ""]}
     assert told["status"] == "RUNNING"

@@ -316,3 +316,16 @@ def test_what_serve_did_not_end_is_ended_in_the_next_turn(
             replicas.reconciler.end_due()
     assert replicas.reconciler.ends_later
     assert replicas.end_due() == set() and not replicas.reconciler.ends_later
+
+
+def test_serve_waits_longer_for_the_replicas_of_some_for_a_while(make: Callable[..., Replicas]) -> None:
+    replicas = make({"other": PLACED % "isolated"})
+    replicas.start()
+    before, other = replicas.deployed["m"]["v1"], replicas.deployed["other"]["v1"]
+    replicas.deployed.clear()
+    waits_s = replicas.reconciler.give_time([PLACE])
+    assert waits_s == replicas.repository.options.unload_timeout_s + 5.0
+    assert replicas.deployed == {"m": {"v1": {**before, "graceful_shutdown_timeout_s": waits_s}}}
+    replicas.reconciler.give_time([("other", "v1")])
+    assert replicas.deployed["m"]["v1"] == before
+    assert replicas.deployed["other"]["v1"] == {**other, "graceful_shutdown_timeout_s": waits_s}

@@ -197,12 +197,19 @@ async def test_a_request_that_is_given_up_as_another_fails_goes_to_no_other_repl
         assert counts(lanes) == {"under way": 0, "succeeded": 0, "failed": 1, "cancelled": 1}
 
 
-async def under_way_in_each(lanes: Lanes) -> list[Sink]:
-    """Send two requests, which two replicas hold, one each; the second then answers whatever it has."""
+async def held_in_each(lanes: Lanes) -> list[Sink]:
+    """Send two requests, which two replicas hold, one each."""
     first, second = lanes.replicas
     first.model.hold = second.model.hold = True
     sinks = [lanes.send()[0] for _ in range(2)]
     await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 1)
+    return sinks
+
+
+async def under_way_in_each(lanes: Lanes) -> list[Sink]:
+    """Send two requests, which two replicas hold, one each; the second then answers whatever it has."""
+    sinks = await held_in_each(lanes)
+    second = lanes.replicas[1]
     second.model.hold = False
     second.model.release()
     lanes.publish(second)
@@ -230,3 +237,22 @@ async def test_what_a_replica_has_that_was_off_the_list_for_a_while_stays_there(
         for sink in sinks:
             await asyncio.wait_for(sink.done.wait(), 5)
             assert sink.responses == [b"hello"]
+
+
+@on_loop
+async def test_a_replica_that_drains_has_the_time_that_it_says() -> None:
+    async with Lanes(2, gone_s=0.1) as lanes:
+        sinks = await held_in_each(lanes)
+        first, second = lanes.replicas
+        left_s = 5.0
+        draining = asyncio.create_task(first.server.drain(5, lambda: left_s))
+        lanes.publish(second)
+        second.model.release()
+        await asyncio.sleep(lanes.fleet._away_s + 1.2)
+        assert sum(sink.done.is_set() for sink in sinks) == 1
+        left_s = 0.0
+        await asyncio.wait_for(draining, 1)
+        second.model.hold = False
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [b"hello"], "what it could not answer goes to the other"
