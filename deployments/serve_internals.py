@@ -15,7 +15,7 @@ from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
-from ray.serve._private.common import DeploymentID, DeploymentStatus
+from ray.serve._private.common import DeploymentID, DeploymentStatus, ReplicaState
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve._private.long_poll import LongPollNamespace
@@ -43,6 +43,8 @@ _AT_REST: Final = (
     DeploymentStatus.HEALTHY,
     DeploymentStatus.DEPLOY_FAILED,
 )
+
+_NOT_THERE: Final = (ReplicaState.STARTING, ReplicaState.STOPPING)
 
 _NAMESPACE: Final = b"eagleray"
 _UNSCHEDULED: Final = "s to be scheduled."
@@ -282,9 +284,21 @@ def application_status(app_name: str) -> str:
 
 def replica_targets() -> dict[tuple[str, str], int]:
     """Return how many replicas Serve keeps of each deployment, by application and name; blocks."""
+    return {place: int(deployment["target_num_replicas"]) for place, deployment in _deployments().items()}
+
+
+def replica_counts() -> dict[tuple[str, str], int]:
+    """Return how many replicas each deployment has, of those that have started and are not about to end; blocks."""
+    return {
+        place: sum(replica["state"] not in _NOT_THERE for replica in deployment["replicas"])
+        for place, deployment in _deployments().items()
+    }
+
+
+def _deployments() -> dict[tuple[str, str], Any]:
     applications = _get_global_client().get_serve_details()["applications"]
     return {
-        (app, name): int(deployment["target_num_replicas"])
+        (app, name): deployment
         for app, application in applications.items()
         for name, deployment in application["deployments"].items()
     }

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from deployments.serve_internals import answers_by, handle_of, let_go_of
+from deployments.serve_internals import answers_by, handle_of, let_go_of, replica_counts
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ class BusyReplicas:
 
         `places` says how many each should have, which is told where fewer are there. A replica that does not answer in
         2 s, as its loop stands still, is busy; one that has died is not. A deployment that seems idle, and not all of
-        whose replicas are there, is told of with 0: Serve may be changing the others in place just now.
+        whose replicas are there, is told of with 0 where Serve has more than have answered: it may be changing the
+        others in place just now.
         """
         busy = asyncio.run_coroutine_threadsafe(self._count(places), self._loop).result() if places else {}
         self._asked = _kept(self._asked | places.keys(), busy)
@@ -49,22 +50,24 @@ class BusyReplicas:
         return found
 
     async def _count(self, places: Mapping[Place, int]) -> dict[Place, int]:
-        counts = await asyncio.gather(*(self._count_of(*place, expected) for place, expected in places.items()))
-        return {place: count for place, count in zip(places, counts, strict=True) if count is not None}
+        answers = await asyncio.gather(*(self._all_answers(*place, expected) for place, expected in places.items()))
+        found = dict(zip(places, answers, strict=True))
+        busy = {place: max(len(found[place]), places[place]) for place in places if _any_of(found[place])}
+        fewer = [place for place in places.keys() - busy.keys() if len(found[place]) < places[place]]
+        counts = await asyncio.to_thread(replica_counts) if fewer else {}
+        return busy | {place: 0 for place in fewer if len(found[place]) < counts.get(place, 0)}
 
     async def _answering(self, places: Collection[Place]) -> set[Place]:
         async with asyncio.TaskGroup() as tasks:
             asked = {place: tasks.create_task(self._answers(*place, "is_answering")) for place in places}
         return {place for place, answers in asked.items() if _any_of(answers.result())}
 
-    async def _count_of(self, app: str, name: str, expected: int) -> int | None:
+    async def _all_answers(self, app: str, name: str, expected: int) -> list[Any]:
         async with self._turns:
             last_s = self._loop.time() + _THERE_S
             while len(answers := await self._answers(app, name, "is_busy")) < expected and self._loop.time() < last_s:
                 await asyncio.sleep(_LOOK_S)
-        if _any_of(answers):
-            return max(len(answers), expected)
-        return None if len(answers) >= expected else 0
+        return answers
 
     async def _answers(self, app: str, name: str, question: str) -> list[Any]:
         try:
@@ -74,7 +77,7 @@ class BusyReplicas:
             return []
 
 
-def _any_of(answers: list[Any]) -> bool:
+def _any_of(answers: Sequence[Any]) -> bool:
     """Whether a replica says yes, or nothing as its loop stands still."""
     return any(answer is True or isinstance(answer, TimeoutError) for answer in answers)
 

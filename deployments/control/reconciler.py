@@ -272,9 +272,14 @@ class Reconciler:
                 self._reconcile(self._desired)
 
     def _lacks_room(self) -> bool:
-        """Whether Serve has found no room for a replica of this owner's for a while."""
+        """Whether Serve has found no room for a while for a replica of this owner's that is not about to end."""
         states = application_states()
-        return any(state.lacks_room for app in self._deployed for state in states.get(app, {}).values())
+        return any(
+            state.lacks_room
+            for app in self._deployed
+            for name, state in states.get(app, {}).items()
+            if (app, name) not in self._leaving
+        )
 
     def _refusals(self, desired: DesiredState, owners: Mapping[str, str | None]) -> dict[str, str]:
         return {

@@ -25,7 +25,7 @@ from ray.serve._private.request_router.replica_wrapper import RunningReplica as 
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
-from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
+from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema, ReplicaDetails
 
 from deployments.control import replica_directory
 from deployments.replica.device_memory import only_gpu
@@ -131,6 +131,7 @@ def test_client_tells_statuses_and_details_and_ends_applications() -> None:
     assert parameters(ServeControllerClient.get_serve_details) == ["self"]
     assert parameters(ServeControllerClient.delete_apps) == ["self", "names", "blocking"]
     assert "user_config" in DeploymentSchema.model_fields
+    assert "replicas" in DeploymentDetails.model_fields and "state" in ReplicaDetails.model_fields
 
 
 def test_controller_tells_its_time_and_goes_on_when_it_is_killed() -> None:
@@ -262,7 +263,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from deployments.serve_internals import (
     LANE_ROUTER, OWNER_KEY, ClusterTable, application_owners, application_states, application_status, delete_applications,
-    pin_version, waits_for_ends_s, watch_replicas,
+    pin_version, replica_counts, waits_for_ends_s, watch_replicas,
 )
 
 class Publishes:
@@ -307,6 +308,7 @@ theirs = serve.deployment(Publishes).options(
 serve.run(theirs.bind(), name="theirs", route_prefix=None)
 end()
 told = {"owners": application_owners(), "states": application_states(), "status": application_status("app")}
+told["replicas"] = replica_counts()["app", "Publishes"]
 delete_applications(["app"])
 given_up = time.monotonic() + 30
 while (deleting := application_status("app")) == "RUNNING" and time.monotonic() < given_up:
@@ -343,6 +345,7 @@ def test_on_a_live_serve() -> None:
     assert told["owners"] == {"app": "somebody", "theirs": ""}
     assert told["states"]["app"] == {"Publishes": ["HEALTHY", ""]}
     assert told["status"] == "RUNNING"
+    assert told["replicas"] == 1
     assert told["kept"] == [True, 0, [["key"], []], 0]
     assert told["came_first"] == ["one", "one"]
     assert told["deleting"] in ("DELETING", "NOT_STARTED")

@@ -17,10 +17,14 @@ PLACE, OTHER = ("m", "v1"), ("other", "v1")
 
 
 class Cluster:
-    """What replicas of deployments answer, in turn; an exception in place of a list is Serve's own."""
+    """What replicas of deployments answer, in turn; an exception in place of a list is Serve's own.
+
+    `counts` says how many of each Serve has.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], list[list[Any] | Exception]] = {}
+        self.counts: dict[tuple[str, str], int] = {}
         self.let_go: list[tuple[str, str]] = []
         self.question = "is_busy"
 
@@ -53,6 +57,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(busy_replicas, "handle_of", found.handle_of)
     monkeypatch.setattr(busy_replicas, "let_go_of", found.note_let_go)
     monkeypatch.setattr(busy_replicas, "answers_by", answers_by)
+    monkeypatch.setattr(busy_replicas, "replica_counts", lambda: found.counts)
     monkeypatch.setattr(busy_replicas, "_THERE_S", 0.2)
     monkeypatch.setattr(busy_replicas, "_LOOK_S", 0.01)
     return found
@@ -109,8 +114,21 @@ NOBODY = DeploymentUnavailableError(DeploymentID("v1", "m"))
 def test_a_deployment_is_busy_as_its_replicas_are(
     cluster: Cluster, replicas: BusyReplicas, answers: list[Any], expected: int, count: int | None
 ) -> None:
-    cluster.answers = {PLACE: answers, OTHER: [[False]]}
+    cluster.answers, cluster.counts = {PLACE: answers, OTHER: [[False]]}, {PLACE: expected}
     assert replicas.count({PLACE: expected, OTHER: 1}) == ({} if count is None else {PLACE: count})
+
+
+@pytest.mark.parametrize(
+    ("answers", "there", "busy"),
+    [([[False]], 1, {}), ([[True]], 1, {PLACE: 2}), ([[False]], 2, {PLACE: 0}), ([NOBODY], 0, {})],
+    ids=["an idle one", "a busy one", "one more is told just now", "nobody"],
+)
+def test_a_replica_that_has_gone_is_not_waited_for(
+    cluster: Cluster, replicas: BusyReplicas, answers: list[Any], there: int, busy: dict[tuple[str, str], int]
+) -> None:
+    """Its node has died, say, and no other has room for one in its place."""
+    cluster.answers, cluster.counts = {PLACE: answers}, {PLACE: there}
+    assert replicas.count({PLACE: 2}) == busy
 
 
 def test_what_is_busy_no_longer_is_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:

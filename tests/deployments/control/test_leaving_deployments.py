@@ -197,6 +197,17 @@ def test_what_leaves_makes_room_for_what_finds_none(
     assert replicas.end_due() == {"other"}
 
 
+def test_what_leaves_needs_no_room_for_itself(
+    make: Callable[..., Replicas], serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica of it has died with its node, and Serve finds no place for another; those that live are busy."""
+    replicas = make()
+    replicas.leave()
+    states = [SimpleNamespace(name="v1", status=SimpleNamespace(value="UPDATING"), message=NO_ROOM)]
+    monkeypatch.setattr(serving, "list_serve_statuses", lambda: [SimpleNamespace(name="m", deployment_statuses=states)])
+    assert replicas.end_due() == {"m"}
+
+
 def test_a_version_leaves_the_application_of_the_others(make: Callable[..., Replicas], tmp_path: Path) -> None:
     replicas = make({"m": "version_policy { all {} }" + PLACED % "isolated"})
     shutil.copytree(tmp_path / "m/1", tmp_path / "m/2")
