@@ -64,7 +64,7 @@ class Retry:
                 call.lone_deaths = (call.lone_deaths if call.deaths else 0) + (alone is not None)
                 call.deaths += 1
             guilty = suspected and alone is not None and (death.by_itself or call.lone_deaths > 1)
-            error = _refusal(call, guilty=guilty)
+            error = _refusal(call, unmeant=death.unmeant, guilty=guilty)
             if error is None and call.deaths:
                 again.setdefault((call.target.model_name, call.target.version), []).append(call)
                 continue
@@ -116,7 +116,7 @@ class Retry:
         return error
 
 
-def _refusal(call: LaneCall, *, guilty: bool) -> ServingError | None:
+def _refusal(call: LaneCall, *, unmeant: bool, guilty: bool) -> ServingError | None:
     """Return why a call is not sent again, None if it is."""
     name = call.target.model_name
     if call.mark is not None:
@@ -129,5 +129,6 @@ def _refusal(call: LaneCall, *, guilty: bool) -> ServingError | None:
         # Nobody knows whether they died of it; 503 would have its client send it once more.
         return Internal(f"the request was under way in {call.deaths} replicas of model '{name}' when they died")
     if call.delivered or call.attempts >= _MAX_ATTEMPTS:
-        return Unavailable(f"the replica of model '{name}' that held the request died")
+        what = "that held the request died" if unmeant else "ended before it had answered the request"
+        return Unavailable(f"the replica of model '{name}' {what}")
     return None

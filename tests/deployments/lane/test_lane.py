@@ -219,8 +219,13 @@ async def test_what_waits_for_a_replica_can_be_cancelled() -> None:
         assert not sink.done.is_set()
 
 
+@pytest.mark.parametrize(
+    ("drains", "said"),
+    [(False, "that held the request died"), (True, "ended before it had answered the request")],
+    ids=["died", "ended"],
+)
 @on_loop
-async def test_a_request_is_not_sent_again_once_a_response_was_delivered() -> None:
+async def test_a_request_is_not_sent_again_once_a_response_was_delivered(drains: bool, said: str) -> None:
     async with Lanes(2) as lanes:
         for replica in lanes.replicas:
             replica.model.hold = True
@@ -232,9 +237,12 @@ async def test_a_request_is_not_sent_again_once_a_response_was_delivered() -> No
 
         request.reply(request, InferResponse({}, final=False))
         await lanes.until(lambda: bool(sink.responses))
-        busy.die()
+        if drains:
+            await busy.server.drain(0.1)
+        else:
+            busy.die()
         await asyncio.wait_for(sink.done.wait(), 5)
-        assert type(sink.error) is Unavailable
+        assert type(sink.error) is Unavailable and str(sink.error) == f"the replica of model 'echo' {said}"
 
 
 @on_loop

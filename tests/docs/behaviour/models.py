@@ -140,6 +140,18 @@ TESTS: dict[str, tuple[str, ...]] = {
         UNLOADS + "test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_answers",
         "deployments/replica/test_changes.py::test_a_model_is_loaded_again_while_it_answers_what_it_had",
     ),
+    "A replica that is not needed any more as the load has fallen": ("e2e/test_autoscaling.py::"
+        "test_a_stream_longer_than_an_end_may_take_is_answered_by_the_replica_that_goes",),
+    "It has 10 s from when its model is changed or unloaded": (
+        "deployments/replica/test_departure.py::test_it_becomes_short_when_the_replica_must_go",
+        "deployments/replica/test_departure.py::"
+        "test_a_replica_must_go_when_its_application_ends_or_changes_or_others_find_no_room",
+    ),
+    "A replica that Serve ends": (UNLOADS + "test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another",),
+    "A request that takes longer goes to another replica": (
+        UNLOADS + "test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another",
+        "deployments/lane/test_lane.py::test_a_request_is_not_sent_again_once_a_response_was_delivered",
+    ),
     "in an ensemble whose steps are unloaded with it": (
         "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
         "deployments/replica/test_hosted_ensembles.py::"

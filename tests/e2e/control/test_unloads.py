@@ -213,6 +213,24 @@ def test_a_load_with_other_resources_does_not_wait_for_what_the_old_replica_has(
         assert tags(asking) == {1}
 
 
+def test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    held = Held(repository, "held_fewer")
+    cpus = PARAMETER % ("num_cpus", "0.1")
+    held.configure(cpus + PARAMETER % ("replicas", "2"))
+    triton.load_model("held_fewer")
+    held.hold()
+    with ExitStack() as stack:
+        asking = send(stack, server, "held_fewer", 4)
+        time.sleep(0.5)
+        held.configure(cpus)
+        triton.load_model("held_fewer")
+        time.sleep(HELD_S)
+        held.let_go()
+        assert tags(asking) == {1}
+
+
 def test_a_request_that_waits_for_a_first_replica_is_refused_when_the_model_is_unloaded(
     server: Server, repository: Path, triton: http_client.InferenceServerClient
 ) -> None:
