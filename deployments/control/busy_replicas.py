@@ -13,6 +13,8 @@ Place = tuple[str, str]
 """A Serve application and a deployment of it."""
 
 _ANSWER_S: Final = 2.0
+_ANSWER_AGAIN_S: Final = 0.2
+"""For those of whom some have not answered the last time: commands for other models wait meanwhile."""
 _THERE_S: Final = 1.0
 _LOOK_S: Final = 0.1
 _MAX_AT_ONCE: Final = 32
@@ -27,17 +29,20 @@ class BusyReplicas:
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
         self._asked: set[Place] = set()
         self._asked_of_gone: set[Place] = set()
+        self._silent: set[Place] = set()
+        """Deployments of which a replica has not answered the last time."""
 
     def count(self, places: Mapping[Place, int]) -> dict[Place, int]:
         """Return how many replicas deployments have, of those with something under way in one of them; blocks.
 
         `places` says how many each should have, which is told where fewer are there. A replica that does not answer in
-        2 s, as its loop stands still, is busy; one that has died is not. A deployment that seems idle, and not all of
-        whose replicas are there, is told of with 0 where Serve has more than have answered: it may be changing the
-        others in place just now.
+        2 s, as its loop stands still, is busy, and is not waited for as long again before it answers; one that has died
+        is not busy. A deployment that seems idle, and not all of whose replicas are there, is told of with 0 where
+        Serve has more than have answered: it may be changing the others in place just now.
         """
         busy = asyncio.run_coroutine_threadsafe(self._count(places), self._loop).result() if places else {}
         self._asked = _kept(self._asked | places.keys(), busy)
+        self._silent &= self._asked | self._asked_of_gone
         return busy
 
     def answering(self, places: Collection[Place]) -> set[Place]:
@@ -47,6 +52,7 @@ class BusyReplicas:
         """
         found = asyncio.run_coroutine_threadsafe(self._answering(places), self._loop).result() if places else set()
         self._asked_of_gone = _kept(self._asked_of_gone.union(places), found)
+        self._silent &= self._asked | self._asked_of_gone
         return found
 
     async def _count(self, places: Mapping[Place, int]) -> dict[Place, int]:
@@ -70,11 +76,17 @@ class BusyReplicas:
         return answers
 
     async def _answers(self, app: str, name: str, question: str) -> list[Any]:
+        answer_s = _ANSWER_AGAIN_S if (app, name) in self._silent else _ANSWER_S
         try:
-            return await answers_by(handle_of(name, app).broadcast(question), self._loop.time() + _ANSWER_S)
+            answers = await answers_by(handle_of(name, app).broadcast(question), self._loop.time() + answer_s)
         except Exception as error:  # none is there, or Serve does not say which are
             logger.debug("nobody says whether %s of '%s' is busy: %s", name, app, error)
             return []
+        if any(isinstance(answer, TimeoutError) for answer in answers):
+            self._silent.add((app, name))
+        else:
+            self._silent.discard((app, name))
+        return answers
 
 
 def _any_of(answers: Sequence[Any]) -> bool:

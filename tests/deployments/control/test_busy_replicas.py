@@ -27,6 +27,7 @@ class Cluster:
         self.counts: dict[tuple[str, str], int] = {}
         self.let_go: list[tuple[str, str]] = []
         self.question = "is_busy"
+        self.patience_s: list[float] = []
 
     def handle_of(self, name: str, app: str) -> Any:
         return Handle(self.answers[app, name], self.question)
@@ -51,6 +52,7 @@ class Handle:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     async def answers_by(asked: list[Any], until_s: float) -> list[Any]:
+        found.patience_s.append(until_s - asyncio.get_running_loop().time())
         return asked
 
     found = Cluster()
@@ -129,6 +131,14 @@ def test_a_replica_that_has_gone_is_not_waited_for(
     """Its node has died, say, and no other has room for one in its place."""
     cluster.answers, cluster.counts = {PLACE: answers}, {PLACE: there}
     assert replicas.count({PLACE: 2}) == busy
+
+
+def test_what_stands_still_is_waited_for_once(cluster: Cluster, replicas: BusyReplicas) -> None:
+    """Commands for other models wait for the answers, each for several of them in turn."""
+    cluster.answers = {PLACE: [[TimeoutError(), False], [TimeoutError(), False], [True, False], [True, False]]}
+    for _ in range(4):
+        assert replicas.count({PLACE: 2}) == {PLACE: 2}
+    assert cluster.patience_s == pytest.approx([2.0, 0.2, 0.2, 2.0], abs=0.1)
 
 
 def test_what_is_busy_no_longer_is_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:
