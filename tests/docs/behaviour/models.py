@@ -140,8 +140,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         UNLOADS + "test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_answers",
         "deployments/replica/test_changes.py::test_a_model_is_loaded_again_while_it_answers_what_it_had",
     ),
-    "A replica that is not needed any more as the load has fallen": ("e2e/test_autoscaling.py::"
-        "test_a_stream_longer_than_an_end_may_take_is_answered_by_the_replica_that_goes",),
+    "A replica that is not needed any more as the load has fallen": (
+        "e2e/test_autoscaling.py::test_a_stream_longer_than_an_end_may_take_is_answered_by_the_replica_that_goes",
+    ),
     "It has 10 s from when its model is changed or unloaded": (
         "deployments/replica/test_departure.py::test_it_becomes_short_when_the_replica_must_go",
         "deployments/replica/test_departure.py::"
