@@ -11,7 +11,15 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from deployments.backends.python.errors import TritonModelException
-from deployments.backends.python.metric_rows import GaugeRow, HistogramRow, Labels, MetricRows, NumberRow, Rows
+from deployments.backends.python.metric_rows import (
+    MAX_ROWS,
+    GaugeRow,
+    HistogramRow,
+    Labels,
+    MetricRows,
+    NumberRow,
+    Rows,
+)
 from deployments.backends.python.text import text_argument
 
 
@@ -32,7 +40,7 @@ _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class _Cell:
-    """The value that all metrics of one family with equal labels share; gone with the last of them.
+    """The value that all metrics of one name with equal labels share; gone with the last of them and of their families.
 
     It starts at zero; its `row`, which others read, goes on from where it was.
     """
@@ -146,7 +154,10 @@ class Metric:
 
 
 class MetricFamily:
-    """A name, a description and a kind; families of equal name and kind are one."""
+    """A name, a description and a kind; families of equal name and kind are one.
+
+    Metrics that were made of it stay as long as it does, whether or not the model keeps them, as in Triton.
+    """
 
     COUNTER = COUNTER
     GAUGE = GAUGE
@@ -167,6 +178,7 @@ class MetricFamily:
         if family.kind != kind:
             raise TritonModelException(f"Metric family '{name}' already exists with another kind.")
         self._family = family
+        self._made: set[_Cell] = set()
 
     def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None) -> Metric:
         """Return the metric with these labels; a histogram needs ascending `buckets`, other kinds take none.
@@ -175,15 +187,19 @@ class MetricFamily:
             TritonModelException: buckets are missing, not ascending, or given for another kind; labels are no labels.
         """
         bounds = _checked_buckets(self._family.kind, buckets)
-        key = _checked_labels(labels or {})
+        key = _checked_labels({} if labels is None else labels)
         with _lock:
             cell = self._family.cells.get(key)
             if cell is None:
                 cell = self._family.cells[key] = _Cell(self._family, key, bounds)
+            if len(self._made) < MAX_ROWS:  # more are not shown
+                self._made.add(cell)
         return Metric(cell)
 
 
 def _checked_labels(labels: Mapping[str, str]) -> Labels:
+    if not isinstance(labels, Mapping):
+        raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
     if len(labels) > MAX_LABELS:
         raise TritonModelException(f"Failed to create metric: more than {MAX_LABELS} labels.")
     for name, value in labels.items():
@@ -199,11 +215,14 @@ def _checked_labels(labels: Mapping[str, str]) -> Labels:
 def _checked_buckets(kind: int, buckets: Sequence[float] | None) -> tuple[float, ...]:
     if kind != HISTOGRAM:
         if buckets is not None:
-            raise TritonModelException("Unexpected buckets found: only histograms take buckets.")
+            raise TritonModelException("Failed to create metric. Unexpected buckets found; only histograms have some.")
         return ()
     if buckets is None:
-        raise TritonModelException("Missing required parameter buckets for a histogram.")
-    bounds = tuple(float(bound) for bound in buckets)
+        raise TritonModelException("Failed to create metric. Missing required buckets.")
+    try:
+        bounds = tuple(float(bound) for bound in buckets)
+    except (TypeError, ValueError):
+        raise TritonModelException("Failed to create metric. Buckets must be a list of numbers.") from None
     if bounds and bounds[-1] == math.inf:
         bounds = bounds[:-1]  # which every histogram has besides
     if not all(map(math.isfinite, bounds)):

@@ -100,8 +100,14 @@ def test_metrics_are_one_by_name_and_labels_and_counters_never_fall(totals: Tota
 
 
 def test_a_gauge_is_shown_for_as_long_as_a_model_has_it(totals: Totals) -> None:
-    gauge = MetricFamily("heat", "", GAUGE).Metric()
-    gauge.set(3)
+    family = MetricFamily("heat", "", GAUGE)
+    family.Metric().set(3)
+    gc.collect()
+    assert lines(totals) == ["heat 3"]
+    assert family.Metric().value() == 3
+    gauge = family.Metric()
+    del family
+    gc.collect()
     assert lines(totals) == ["heat 3"]
     del gauge
     gc.collect()

@@ -268,8 +268,14 @@ def metric_of(kind, **options):
         lambda: metric_of(metric.HISTOGRAM, buckets=[2, 1]),
         lambda: metric_of(metric.GAUGE, buckets=[1]),
         lambda: metric_of(7),
+        lambda: metric_of(metric.GAUGE, labels=["a"]),
+        lambda: metric_of(metric.HISTOGRAM, buckets=5),
+        lambda: metric_of(metric.HISTOGRAM, buckets=["a"]),
     ],
-    ids=["decrease", "set counter", "observe gauge", "value", "increment", "no buckets", "order", "buckets", "kind"],
+    ids=[
+        *("decrease", "set counter", "observe gauge", "value", "increment", "no buckets", "order", "buckets", "kind"),
+        *("labels", "number", "texts"),
+    ],
 )
 def test_metrics_refuse_what_their_kind_cannot(misuse):
     with pytest.raises(TritonModelException):

@@ -387,6 +387,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
         BLS + "test_a_model_calls_models_of_other_processes",
     ),
+    "It is shown as long as the model keeps it": (
+        CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
+    ),
     "A gauge is what was last set": (
         CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
         CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
