@@ -1,7 +1,7 @@
 """A configuration as the JSON that `GET …/config` answers, and back.
 
 Source: core's ModelConfigToJson: every field without presence is printed, names are snake_case, enums are names, 64-bit
-integers are numbers except in three places.
+integers are numbers except in three places, and whole numbers have no fraction (`1`, not `1.0`).
 """
 
 import json
@@ -29,6 +29,7 @@ _STRINGS_STAY = frozenset(
 
 _TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True) | dict.fromkeys(("false", "f", "no", "n", "0"), False)
 """What protobuf's JSON parser in C++ reads where a text stands for a bool."""
+_EXPONENT_FROM = 1_000_000
 _MAX_DEPTH = 64
 MAX_ELEMENTS = 1 << 16
 """A text of few bytes may have many elements, and each that is printed takes a hundred."""
@@ -80,7 +81,7 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
         values = _as_protobuf(values, ModelConfig.DESCRIPTOR, 0)
         config = json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
     except (json_format.ParseError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigJsonError(str(error)) from error
+        raise ConfigJsonError(str(error).partition("\n")[0]) from error  # the rest lists the fields that there are
     for fault in unknown_enum_values(config):
         raise ConfigJsonError(fault.message)
     for fault in normalise_spellings(config):
@@ -132,7 +133,7 @@ def _truth(value: Any) -> Any:
 
 
 def _as_triton(printed: dict[str, Any], descriptor: Any) -> dict[str, Any]:
-    """Return what protobuf prints in the order of the fields, and its strings of 64-bit integers as numbers."""
+    """Return what protobuf prints in the order of the fields, with the numbers as Triton's."""
     ordered: dict[str, Any] = {}
     for field in descriptor.fields:
         value = printed.get(field.name)
@@ -141,6 +142,8 @@ def _as_triton(printed: dict[str, Any], descriptor: Any) -> dict[str, Any]:
         if field.message_type is None:
             if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) and field.full_name not in _STRINGS_STAY:
                 value = [int(item) for item in value] if field.is_repeated else int(value)
+            elif field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+                value = [_whole(item) for item in value] if field.is_repeated else _whole(value)
         elif field.message_type.GetOptions().map_entry:
             entry = field.message_type.fields_by_name["value"].message_type
             if entry is not None:
@@ -151,3 +154,8 @@ def _as_triton(printed: dict[str, Any], descriptor: Any) -> dict[str, Any]:
             value = _as_triton(value, field.message_type)
         ordered[field.name] = value
     return ordered
+
+
+def _whole(value: Any) -> Any:
+    """Return a whole number as an integer; protobuf in C++ prints it so unless it is large enough for an exponent."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXPONENT_FROM else value

@@ -57,6 +57,11 @@ NUMBERS = {
         ("model_warmup", 0, "inputs", "a", "dims"),
         [3],
     ),
+    "floats": (
+        "sequence_batching { control_input { control { fp32_false_true: [ -1, 0.5, 999999, 1e9 ] } } }",
+        ("sequence_batching", "control_input", 0, "control", 0, "fp32_false_true"),
+        [-1, 0.5, 999999, 1e9],
+    ),
     "state dims": ("sequence_batching { state { dims: 3 } }", ("sequence_batching", "state", 0, "dims"), [3]),
     "initial state dims stay strings": (
         "sequence_batching { state { initial_state { dims: 3 } } }",
@@ -77,11 +82,11 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize(("text", "path", "expected"), NUMBERS.values(), ids=NUMBERS)
-def test_prints_64_bit_integers_as_triton_does(text: str, path: tuple[str | int, ...], expected: object) -> None:
+def test_prints_numbers_as_triton_does(text: str, path: tuple[str | int, ...], expected: object) -> None:
     value: object = printed(text)
     for step in path:
         value = value[step]  # type: ignore[index]
-    assert value == expected
+    assert json.dumps(value) == json.dumps(expected)
 
 
 def test_reads_what_it_prints() -> None:
@@ -173,6 +178,13 @@ def test_one_value_stands_for_a_list_of_it() -> None:
 def test_refuses_what_is_no_configuration(document: str) -> None:
     with pytest.raises(ConfigJsonError):
         config_from_json(document)
+
+
+def test_says_in_one_line_which_field_there_is_not() -> None:
+    with pytest.raises(ConfigJsonError) as refused:
+        config_from_json({"dynamic_batching": {"foo": 1}})
+    assert '"foo"' in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_what_is_corrected_in_a_file_is_corrected_here(caplog: pytest.LogCaptureFixture) -> None:
