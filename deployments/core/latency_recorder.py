@@ -80,12 +80,14 @@ class LatencyRecorder:
                 self._summaries[number].add(now_ns, phase_ns)
 
     def record_cache(self, now_ns: int, duration_ns: int, *, hit: bool) -> None:
-        """Count a look into the response cache."""
+        """Count a look into the response cache; that of a hit was its time in the queue."""
         summaries = self._summaries
         if summaries is not None:
             if len(summaries) == CACHE_HIT:
                 summaries += [_Summary(self._row(SUMMARY, number)) for number in (CACHE_HIT, CACHE_MISS)]
             summaries[CACHE_HIT if hit else CACHE_MISS].add(now_ns, duration_ns)
+            if hit:
+                summaries[QUEUE].add(now_ns, duration_ns)
 
     def record_first_response(self, duration_ns: int) -> None:
         """Count how long a client has waited for its first response."""

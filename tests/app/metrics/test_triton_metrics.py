@@ -147,7 +147,8 @@ def test_what_instances_do_is_told_by_gpu_and_what_surrounds_them_is_not() -> No
     assert of("nv_inference_pending_request_count") == {"": 3}
     assert of("nv_model_load_duration_secs") == {"": 3}
     assert of("nv_cache_num_hits_per_model") == {"": 3}
-    assert of("nv_inference_queue_summary_us_count") == {"GPU-1": 2, "GPU-2": 1, "": 1}
+    assert of("nv_inference_queue_summary_us_count") == {"GPU-1": 3, "GPU-2": 2, "": 2}
+    assert of("nv_inference_compute_infer_summary_us_count") == {"GPU-1": 2, "GPU-2": 1, "": 1}
     assert of("nv_cache_hit_summary_per_model_count") == {"": 3}
 
 
@@ -192,7 +193,7 @@ def test_summaries_tell_the_quantiles_of_the_last_minute() -> None:
     for ms in range(1, 1001):
         statistics.latencies.record_request(now_ns, ms * MS)
         statistics.latencies.record_phases(now_ns - 76_000 * MS, MS, (MS, MS, MS))
-        statistics.latencies.record_cache(now_ns - 59_000 * MS, ms * MS, hit=True)
+        statistics.latencies.record_cache(now_ns - 59_000 * MS, ms * MS, hit=False)
     found = samples(text_of(totals), model="m", version="1")
     for quantile, ms in ((0.5, 500), (0.9, 900), (0.99, 990), (0.999, 999)):
         value = found["nv_inference_request_summary_us", (("quantile", str(quantile)),)]
@@ -200,7 +201,7 @@ def test_summaries_tell_the_quantiles_of_the_last_minute() -> None:
     assert found["nv_inference_request_summary_us_count", ()] == 1000
     assert found["nv_inference_request_summary_us_sum", ()] == 500_500_000
     assert math.isnan(found["nv_inference_queue_summary_us", (("quantile", "0.5"),)])
-    assert found["nv_cache_hit_summary_per_model", (("quantile", "0.5"),)] == pytest.approx(500_000, rel=0.125)
+    assert found["nv_cache_miss_summary_per_model", (("quantile", "0.5"),)] == pytest.approx(500_000, rel=0.125)
     assert found["nv_inference_queue_summary_us_count", ()] == 1000
 
 
