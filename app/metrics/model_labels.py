@@ -1,6 +1,6 @@
-"""The labels of each model version's metrics: model, version, namespace, and the `metric_tags` of its configuration.
+"""The labels of each model version's metrics: the `metric_tags` of its configuration, model, namespace and version.
 
-Source: Triton's core, `metric_model_reporter.cc`.
+They are in the order of their names. Source: Triton's core, `metric_model_reporter.cc`.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def model_labels(models: Mapping[str, ModelEntry]) -> Callable[[str, int], str]:
                 entry = _NO_ENTRY
             namespace = (("namespace", entry.namespace),) if entry.namespace else ()
             own = ("model", plain_name(name, entry)), *namespace, ("version", str(version))
-            text = made[name, version] = labels((*own, *config_facts(name, entry.config).tags))
+            text = made[name, version] = labels((*config_facts(name, entry.config).tags, *own))
         return text
 
     return labels_of

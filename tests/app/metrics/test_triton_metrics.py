@@ -115,6 +115,7 @@ def test_a_models_tags_are_labels_of_all_its_metrics() -> None:
     rows = [each for family in families(text).values() for each in family.samples if "model" in each.labels]
     assert len(rows) > 20
     assert all((row.labels["_team"], row.labels["_cost_center"]) == ('a"b', "7") for row in rows)
+    assert 'nv_inference_count{_cost_center="7",_team="a\\"b",model="m",version="1"} 1' in text.splitlines()
 
 
 def test_what_instances_do_is_told_by_gpu_and_what_surrounds_them_is_not() -> None:
