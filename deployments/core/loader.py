@@ -182,7 +182,7 @@ def assemble(
         return ModelVersion(package, signature, statistics, sequences, pools, clock, passive)
     pool = pool_of(prepared.instances)
     scheduler = _scheduler(package, signature, pool, statistics, clock)
-    if max_queue_s and not _has_queue_policy(package):
+    if max_queue_s and not has_queue_policy(package):
         scheduler.bound_queue(max_queue_s)
     return ModelVersion(package, signature, statistics, cached(scheduler), pool, clock, passive)
 
@@ -198,7 +198,8 @@ def _scheduler(
     return FifoBatcher(signature, pool, statistics, clock)
 
 
-def _has_queue_policy(package: ModelPackage) -> bool:
+def has_queue_policy(package: ModelPackage) -> bool:
+    """Whether the model's configuration says which requests may wait, or for how long."""
     batching = package.config.dynamic_batching
     return batching.HasField("default_queue_policy") or bool(batching.priority_levels)
 

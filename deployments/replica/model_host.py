@@ -360,12 +360,13 @@ class ModelHost:
         """Say whether a model may run on the loop's thread.
 
         Nothing bounds how long a Python model's code takes, however quick it has been: where others wait for the same
-        loop, it runs there only if its configuration says so.
+        loop, or for a place in its queue or their time there, it runs there only if its configuration says so.
         """
         if model.pool is None:
             return
         given = read_overrides(model.package.config).inline
-        bounded = self._alone or traits_of(model.package.config).bounded
+        alone = self._alone and not loader.has_queue_policy(model.package)
+        bounded = alone or traits_of(model.package.config).bounded
         model.pool.may_run_inline = bounded if given is None else given
 
     def _fail(self, key: Key, reason: str, digest: str) -> None:

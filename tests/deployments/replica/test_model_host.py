@@ -307,6 +307,29 @@ def test_python_models_run_inline_when_alone_or_when_they_say_so(models: dict[st
     asyncio.run(check())
 
 
+@pytest.mark.parametrize(
+    ("batching", "expected"),
+    [
+        ("", True),
+        ("max_queue_delay_microseconds: 5", True),
+        ("default_queue_policy { max_queue_size: 2 }", False),
+        ("priority_levels: 2 default_priority_level: 1", False),
+    ],
+    ids=["none", "delay", "policy", "levels"],
+)
+def test_a_python_model_with_a_queue_policy_leaves_the_loop_to_its_queue(
+    tmp_path: Path, batching: str, expected: bool
+) -> None:
+    told = planned(tmp_path, "one", MODEL, f"dynamic_batching {{ {batching} }}")
+
+    async def check() -> None:
+        host = await host_of(told)
+        assert inline(host) == {"one": expected}
+        await host.close()
+
+    asyncio.run(check())
+
+
 SLEEPER = """
 import json, time
 import numpy as np

@@ -199,6 +199,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         THREADS + "test_what_a_model_binds_to_its_thread_when_it_loads_is_there_in_each_batch",
         THREADS + "test_what_a_library_binds_to_the_thread_of_a_model_is_there_in_each_batch",
         THREADS + "test_a_model_has_an_event_loop_that_does_not_run_from_its_initialize_on",
+        "deployments/replica/test_model_host.py::test_a_python_model_with_a_queue_policy_leaves_the_loop_to_its_queue",
     ),
     "is three such processes behind one queue": (
         PROCESSES + "test_count_is_instances_behind_one_queue_which_run_at_the_same_time",
