@@ -34,8 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 _MAY_WAIT = re.compile(
     r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
+    r"|\bis_cancelled\b"
 )
-"""Words in a model's code that say it may wait for the event loop or for a thread of its own."""
+"""Words in a model's code that say it may wait for the event loop, or for what that hears, or a thread of its own."""
 _KNOWS_ITS_THREAD = re.compile(
     r"\b(?:asyncio|contextvars|decimal|seterr|sqlite3|threading|cuda|cupy|jax|mxnet|paddle|pycuda|tensorflow|torch)\b"
 )

@@ -206,3 +206,12 @@ def test_the_log_of_a_model_that_cannot_be_loaded_says_which_it_is(load, caplog)
         """)
     [record] = [each for each in caplog.records if each.exc_info or each.exc_text]
     assert (record.model, record.version) == ("echo", 1)
+
+
+def test_model_that_asks_whether_it_is_cancelled_never_runs_inline(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                while not requests[0].is_cancelled(): ...
+    """)
+    assert not instance.may_run_inline
