@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+_MIN_BYTES: Final = 1024
 _MAX_BYTES: Final = 1 << 62
 """What a file may have, and its index beside it."""
 
@@ -28,4 +29,8 @@ def cache_bytes(entries: Iterable[str]) -> int:
         size_bytes = int(value)
         if size_bytes > _MAX_BYTES:
             raise ValueError(f"'{entry}' is more than {_MAX_BYTES} bytes")
+    if 0 < size_bytes < _MIN_BYTES:
+        raise ValueError(
+            f"a cache of {size_bytes} bytes is too small for any answer; at least {_MIN_BYTES}, or 0 for none"
+        )
     return size_bytes

@@ -5,7 +5,7 @@ from app.settings import Settings
 
 
 @pytest.mark.parametrize(
-    ("entries", "size"), [((), 0), (("local,size=1048576",), 1 << 20), (("local,size=5", "local,size=7"), 7)]
+    ("entries", "size"), [((), 0), (("local,size=1048576",), 1 << 20), (("local,size=1024", "local,size=7000"), 7000)]
 )
 def test_reads_tritons_form(entries: tuple[str, ...], size: int) -> None:
     assert cache_bytes(entries) == size
@@ -20,6 +20,7 @@ def test_reads_tritons_form(entries: tuple[str, ...], size: int) -> None:
         (("local",), "not of the form local,size=<bytes>"),
         (("local,size=-1",), "not of the form"),
         (("local,colour=1",), "not of the form"),
+        (("local,size=1023",), "a cache of 1023 bytes is too small for any answer; at least 1024, or 0 for none"),
         ((f"local,size={10**26}",), "is more than 4611686018427387904 bytes"),
     ],
 )
