@@ -2,6 +2,7 @@
 
     ServingError
     ├── InvalidArgument   400   3
+    │   └── UnknownSequence
     ├── NotFound          404   5
     ├── AlreadyExists     400   6
     ├── Cancelled         400   1
@@ -54,6 +55,10 @@ class InvalidArgument(ServingError):
 
     http_status = 400
     grpc_code = 3
+
+
+class UnknownSequence(InvalidArgument):
+    """The request goes on with a sequence that is not under way here; another replica may hold it."""
 
 
 class NotFound(ServingError):

@@ -25,6 +25,7 @@ from deployments.lane.frames import (
     QUEUE_FULL,
     REFUSED,
     TRACED,
+    UNKNOWN_SEQUENCE,
     Buffer,
     FrameProtocol,
     Kind,
@@ -77,16 +78,20 @@ class CallTarget(Protocol):
         """Send a call for which its replica's queue is full to another one; returns whether there was one."""
         ...
 
+    def seek_sequence(self, call: "LaneCall") -> bool:
+        """Send a call whose sequence its replica does not know to another one; returns whether there was one."""
+        ...
+
 
 class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
 
     `deaths` counts the replicas that died while it was in them, perhaps of it, and `lone_deaths`, set with the first of
     them, those that it had to itself; `given_up`, when set, hears that it is `cancelled`, which may happen while others
-    are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it.
-    A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a `mark` is
-    within a sequence, and no other replica than the one that holds it can answer it. `gpus` are those in whose memory
-    it names inputs.
+    are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it, or that do not know
+    its sequence. A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a
+    `mark` is within a sequence, and no other replica than the one that holds it can answer it. `gpus` are those in
+    whose memory it names inputs.
     """
 
     __slots__ = (
@@ -391,6 +396,8 @@ class LaneClient(FrameProtocol):
             return
         self.inflight_bytes -= entry.size
         if flags & GONE and entry.target.send_again(entry):
+            return
+        if flags & UNKNOWN_SEQUENCE and entry.target.seek_sequence(entry):
             return
         if not flags & QUEUE_FULL:
             error = from_grpc_code(code, message)

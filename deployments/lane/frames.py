@@ -7,7 +7,7 @@
          9     1  flags        requests: the wire form of the body; LONE_REQUEST: `TRACED`, `PATIENT` besides;
                                answers: `FINAL` on the last of a call;
                                ERROR: `QUEUE_FULL` or `REFUSED` when the model has not taken the request, `GONE`
-                               besides when it is here no more
+                               besides when it is here no more, `UNKNOWN_SEQUENCE` when its sequence is not here
                                any: `SHARED` when the body lies in the sender's arena and only its place is here
         10     2  number       HELLO: version of the protocol; requests: index in the peer's model table;
                                ERROR: gRPC code; ALONE: 1 when it begins, 0 when it is over
@@ -48,6 +48,7 @@ FINAL: Final = 1
 QUEUE_FULL: Final = 2
 REFUSED: Final = 4
 GONE: Final = 8
+UNKNOWN_SEQUENCE: Final = 0x10
 TRACED: Final = 0x20
 """A lone request whose body follows the identity of its trace."""
 PATIENT: Final = 0x40

@@ -22,7 +22,8 @@ class SequenceLanes:
 
     A new replica would take some of the sequences that others hold. An ingress therefore remembers which lane a
     sequence has taken until it ends, or is idle for as long as its model allows. It is not while a request of it is
-    under way, however long that takes.
+    under way, however long that takes. One that has seen nothing of the sequence may choose the new replica, which
+    refuses what does not start one; the others are asked then (`LaneTarget.seek_sequence`).
     """
 
     def __init__(self, idle_s: float, now_s: Callable[[], float] = monotonic) -> None:
@@ -38,10 +39,15 @@ class SequenceLanes:
         known = self._lane_of(mark.sequence_id, now_s)
         self._known.pop(mark.sequence_id, None)
         if known is None or mark.starts or known not in lanes:
-            known = max(lanes, key=lambda lane: _weight(lane.replica_id, mark.sequence_id), default=None)
+            known = self.preferred(mark.sequence_id, lanes)
         if known is not None and not mark.ends:
             self._remember(mark, known, now_s)
         return known
+
+    @staticmethod
+    def preferred(sequence_id: int | str, lanes: Iterable[LaneClient]) -> LaneClient | None:
+        """Return the one of these lanes that a new sequence would take, None without a lane."""
+        return max(lanes, key=lambda lane: _weight(lane.replica_id, sequence_id), default=None)
 
     def holds(self, sequence_id: int | str, lanes: Container[LaneClient]) -> bool:
         """Whether a sequence that may go on has taken one of the lanes."""

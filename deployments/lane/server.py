@@ -24,6 +24,7 @@ from deployments.lane.frames import (
     QUEUE_FULL,
     REFUSED,
     TRACED,
+    UNKNOWN_SEQUENCE,
     Buffer,
     FrameProtocol,
     Kind,
@@ -35,7 +36,7 @@ from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
 from deployments.lane.wire import LONG_BYTES, WireCodec
 from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
-from protocol.errors import Cancelled, Internal, QueueFull, ServingError, Unavailable
+from protocol.errors import Cancelled, Internal, QueueFull, ServingError, Unavailable, UnknownSequence
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
 
@@ -468,7 +469,7 @@ class LaneServerConnection(FrameProtocol):
         message = error.message.encode("utf-8", "replace")
         flags |= FINAL | QUEUE_FULL if isinstance(error, QueueFull) else FINAL
         if error.refused:
-            flags |= REFUSED
+            flags |= REFUSED | UNKNOWN_SEQUENCE if isinstance(error, UnknownSequence) else REFUSED
         self.send(Kind.ERROR, call, (message,), size=len(message), flags=flags, number=error.grpc_code)
 
     def _give_up(self, call: int, model: LaneModel, request: InferRequest | Work) -> None:

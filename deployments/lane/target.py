@@ -331,6 +331,28 @@ class LaneTarget:
         lane.call(self.choice.lanes[lane], call)
         return True
 
+    def seek_sequence(self, call: LaneCall) -> bool:
+        """Send a call that goes on with a sequence to the next replica that may hold it; returns whether there is one.
+
+        Where the sequence began through another ingress, the replicas may have been others then. All requests of it
+        are sent the same way, and so stay in their order.
+        """
+        mark, sequences, refused_by = call.mark, self._sequences, call.lane
+        if mark is None or mark.starts or sequences is None or refused_by is None:
+            return False
+        call.refused_by = (*call.refused_by, refused_by)
+        others = [lane for lane in self.choice.lanes if lane not in call.refused_by]
+        lane = sequences.preferred(mark.sequence_id, others)
+        if lane is None or not lane.has_room(call.size):
+            return False
+        regions = self._context.regions
+        copies = refused_by.near and not lane.near and regions is not None and regions.registered
+        if copies and self._copy_in(call, far=True, gpus=NO_GPUS) is not None:
+            return False
+        self._context.refusals.count_retry(self.model_name, self.version)
+        lane.call(self.choice.lanes[lane], call)
+        return True
+
     def _nowhere(self) -> ServingError:
         return Unavailable(
             f"Request for unknown model: '{self.model_name}' version {self.version} is not at ready state"

@@ -35,7 +35,7 @@ from deployments.schedulers.sequence_slots import (
     deadline_ns,
 )
 from protocol.bytes_tensor import object_array
-from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
+from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable, UnknownSequence
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
 from protocol.signature import Signature
 
@@ -361,7 +361,7 @@ class SequenceScheduler:
         if self._over or (starts and self._stopping):
             raise Unavailable(STOPPING)
         if not starts and not self._slots.has(request.sequence_id):
-            raise InvalidArgument(
+            raise UnknownSequence(
                 f"inference request for sequence {request.sequence_id} to model '{name}' must specify the START flag "
                 "on the first request of the sequence"
             )

@@ -271,13 +271,13 @@ def test_interleaved_sequences_through_two_ingresses_and_two_replicas():
     asyncio.run(run())
 
 
-def test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_a_wrong_sum():
+def test_a_client_that_changes_its_ingress_when_replicas_were_added_hears_the_right_sum():
     """Each ingress remembers another replica: the first that where the sequence was, the second that where it is."""
 
     async def run():
         loop = asyncio.get_running_loop()
         with tempfile.TemporaryDirectory() as folder:
-            replicas = [Replica(folder, f"r{number}", loop) for number in range(2)]
+            replicas = [Replica(folder, f"r{number}", loop) for number in range(3)]
             for replica in replicas:
                 replica.server.set_model("echo", 1, await sums())
                 await replica.server.listen([replica.sock])
@@ -295,20 +295,27 @@ def test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_
                 await asyncio.wait_for(sink.done.wait(), 30)
                 return sink.error or orjson.loads(sink.responses[0])["outputs"][0]["data"][0]
 
-            moved = SequenceLanes(60)
+            lanes = [Lane(f"r{each}") for each in range(3)]
             number = next(
-                each for each in range(1, 99) if moved.choose(mark(each), [Lane("r0"), Lane("r1")]).replica_id == "r1"
+                each
+                for each in range(1, 99)
+                if SequenceLanes(60).choose(mark(each), lanes) is lanes[2]
+                and SequenceLanes(60).choose(mark(each), lanes[:2]) is lanes[1]
             )
             await publish("r0")
             assert await ask(one, 1, start=True) == 1
-            await publish("r0", "r1")
+            await publish("r0", "r1", "r2")
             assert await ask(one, 2) == 3  # it stays where it is
-            assert "must specify the START flag" in str(await ask(other, 4))  # which only the first ingress knows
+            assert await ask(other, 4) == 7  # which only the first ingress knows
+            assert await asyncio.gather(*(ask(other, 8) for _ in range(3))) == [15, 23, 31]
+            assert await ask(one, 0) == 31
             assert await ask(other, 10, start=True) == 10
-            assert "must specify the START flag" in str(await ask(one, 100))  # not 103
-            assert await ask(other, 20) == 30
+            assert await ask(one, 100) == 110  # not 131
+            assert await ask(other, 20, end=True) == 130 + number  # which the model adds at the end
+            assert "must specify the START flag" in str(await ask(one, 40))
+            assert await ask(other, 10, start=True) == 10
             await publish("r0")
-            assert "must specify the START flag" in str(await ask(other, 200))  # not 203
+            assert "must specify the START flag" in str(await ask(other, 200))  # not 231
             for fleet in fleets:
                 await fleet.close()
             for replica in replicas:

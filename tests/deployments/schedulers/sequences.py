@@ -35,7 +35,7 @@ def sequence_config(strategy="direct { }", max_batch_size=1, idle_us=1_000_000, 
 
 OLDEST = "oldest { max_candidate_sequences: 4 }"
 NO_START = (
-    "InvalidArgument: inference request for sequence {} to model 'm' must specify the START flag on the first request "
+    "UnknownSequence: inference request for sequence {} to model 'm' must specify the START flag on the first request "
     "of the sequence"
 )
 STRATEGIES = {"direct": sequence_config("direct { }", 4), "oldest": sequence_config(OLDEST, 4)}
