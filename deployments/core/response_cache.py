@@ -87,13 +87,14 @@ def open_response_cache(folder: Path, size_bytes: int) -> ResponseCache | None:
 def request_digest(request: InferRequest) -> bytes:
     """Return what two requests have in common only if a model must answer them alike.
 
-    That is their inputs with names, shapes, datatypes and content, their parameters, and the outputs they ask for.
+    That is their inputs with names, shapes, datatypes and content, their parameters, and the outputs they ask for. The
+    id is no part of it, which `generate` hands on as a parameter too.
     """
     digest = hashlib.sha256()
     add = digest.update
     wanted = request.outputs
-    parameters = request.parameters
-    settings = sorted(parameters.items()) if parameters else None
+    parameters = request.parameters or {}
+    settings = sorted(item for item in parameters.items() if item != ("id", request.id)) or None
     add(repr((None if wanted is None else sorted(wanted), settings)).encode("utf-8", "surrogatepass"))
     inputs = request.inputs
     for name in sorted(inputs):

@@ -99,6 +99,15 @@ def test_a_request_that_differs_runs(other):
     assert served.executions == 2
 
 
+def test_the_id_that_generate_hands_on_as_a_parameter_is_no_difference():
+    served = Served()
+    for id in ("a", "b"):
+        served.ask(id, parameters={"id": id})
+    assert served.executions == 1
+    served.ask("c", parameters={"id": "d"})
+    assert served.executions == 2
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "float16", "float64"])
 def test_every_datatype_and_shape_has_a_digest(dtype):
     arrays = [np.zeros(shape, dtype) for shape in ((), (0,), (0, 3), (3, 0), (2, 2))] + [
