@@ -8,7 +8,7 @@ from app.traffic.version_meter import VersionMeter
 from deployments.core.version_choice import SequenceVersions, Turns
 from deployments.lane.frames import Buffer
 from deployments.lane.sequence_lanes import read_mark
-from deployments.lane.sink import Sink, Target, VersionTarget
+from deployments.lane.sink import Sink, VersionTarget
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark
@@ -79,9 +79,24 @@ class SplitTarget:
         if target.version in self._meters:
             sink = self._meters[target.version].measured(sink)
         token = target.submit(parts, json_length, sink, wire, trace)
+        if mark is not None:
+            self._note_others(mark, target, token)
         for shadow, copied in self._shadows:
             shadow.offer(copied, parts, json_length, wire, mark)
         return target, token
+
+    def _note_others(self, mark: SequenceMark, target: VersionTarget, token: Any) -> None:
+        """End what other versions may hold of a sequence that starts, and have them asked for one that goes on.
+
+        It may have begun through another ingress, when the shares were others.
+        """
+        copied = {shadow.version for shadow, _ in self._shadows}  # which hold copies of what is elsewhere
+        others = [each for version, each in self._targets.items() if version not in {target.version, *copied}]
+        if not mark.starts:
+            target.may_be_elsewhere(token, others)
+            return
+        for other in others:
+            other.end_sequence(mark.sequence_id)
 
     def cancel(self, token: Any) -> None:
         """Give a request up."""
@@ -89,14 +104,14 @@ class SplitTarget:
             target, given = token
             target.cancel(given)
 
-    def _next(self) -> Target:
+    def _next(self) -> VersionTarget:
         point = self._turns.next()
         for bound, target in self._bounds:
             if point < bound:
                 return target
         return self._last
 
-    def _of_sequence(self, mark: SequenceMark) -> Target:
+    def _of_sequence(self, mark: SequenceMark) -> VersionTarget:
         assert self._sequences is not None
         version = self._sequences.choose(
             mark.sequence_id, self._shares, self._targets, starts=mark.starts, ends=mark.ends, holds=self._holds

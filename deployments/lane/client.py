@@ -30,7 +30,7 @@ from deployments.lane.frames import (
     FrameProtocol,
     Kind,
 )
-from deployments.lane.sink import Sink
+from deployments.lane.sink import Sink, VersionTarget
 from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records, wall_ahead_ns
 from protocol.errors import InvalidArgument, QueueFull, ServingError, from_grpc_code
 from protocol.sequence_mark import SequenceMark
@@ -91,7 +91,7 @@ class LaneCall:
     are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it, or that do not know
     its sequence. A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a
     `mark` is within a sequence, and no other replica than the one that holds it can answer it. `gpus` are those in
-    whose memory it names inputs.
+    whose memory it names inputs. `others` are versions that may hold its sequence, if its own does not.
     """
 
     __slots__ = (
@@ -109,6 +109,7 @@ class LaneCall:
         "lone_deaths",
         "mark",
         "near",
+        "others",
         "parts",
         "refused_by",
         "sink",
@@ -136,6 +137,7 @@ class LaneCall:
         self.gpus: frozenset[str] = NO_GPUS
         self.lone_deaths: int
         self.refused_by: tuple[LaneClient | None, ...] = ()
+        self.others: Sequence[VersionTarget] = ()
         self.cancelled = False
         self.given_up: Callable[[LaneCall], None] | None = None
         self.cells: Cells | None = None

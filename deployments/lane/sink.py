@@ -63,3 +63,11 @@ class VersionTarget(Target, Protocol):
     def holds(self, sequence_id: int | str) -> bool:
         """Whether a sequence of this id is known to be under way there."""
         ...
+
+    def may_be_elsewhere(self, token: Any, others: Sequence["VersionTarget"]) -> None:
+        """Have these versions asked too, where the one that has got a request turns out not to know its sequence."""
+        ...
+
+    def end_sequence(self, sequence_id: int | str) -> None:
+        """End a sequence that has started anew in another version."""
+        ...

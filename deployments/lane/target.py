@@ -6,14 +6,14 @@ from time import monotonic_ns
 from typing import Final
 
 from deployments.core.refusals import Refusals
-from deployments.core.request_meter import RequestMeters, give_up
+from deployments.core.request_meter import RequestMeter, RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
 from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.lane_share import LaneShare
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_mark
-from deployments.lane.sink import Sink
+from deployments.lane.sink import Sink, VersionTarget
 from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
@@ -283,6 +283,13 @@ class LaneTarget:
         call.near = error is not None
         return error
 
+    def _brings_far(self, call: LaneCall) -> bool:
+        """Copy in what a call names in regions, if it does; returns whether it could be."""
+        regions = self._context.regions
+        if regions is None or not regions.registered:
+            return True
+        return self._copy_in(call, far=True, gpus=NO_GPUS) is None
+
     def _bring_near(self, call: LaneCall, lane: LaneClient) -> ServingError | None:
         """Copy in what a call names on GPUs that the replica of a lane has not; returns why it cannot be."""
         reached = self.choice.gpus.get(lane, NO_GPUS)
@@ -341,17 +348,51 @@ class LaneTarget:
         if mark is None or mark.starts or sequences is None or refused_by is None:
             return False
         call.refused_by = (*call.refused_by, refused_by)
-        others = [lane for lane in self.choice.lanes if lane not in call.refused_by]
-        lane = sequences.preferred(mark.sequence_id, others)
-        if lane is None or not lane.has_room(call.size):
+        left = [lane for lane in self.choice.lanes if lane not in call.refused_by]
+        lane = sequences.preferred(mark.sequence_id, left)
+        if lane is None:
+            return self._seek_elsewhere(call)
+        if not lane.has_room(call.size):
             return False
-        regions = self._context.regions
-        copies = refused_by.near and not lane.near and regions is not None and regions.registered
-        if copies and self._copy_in(call, far=True, gpus=NO_GPUS) is not None:
+        if refused_by.near and not lane.near and not self._brings_far(call):
             return False
         self._context.refusals.count_retry(self.model_name, self.version)
         lane.call(self.choice.lanes[lane], call)
         return True
+
+    def _seek_elsewhere(self, call: LaneCall) -> bool:
+        while call.others:
+            other, *rest = call.others
+            call.others = tuple(rest)
+            if isinstance(other, LaneTarget) and other._take_over(call, self._meter):
+                return True
+        return False
+
+    def _take_over(self, call: LaneCall, meter: RequestMeter | None) -> bool:
+        """Send a call of another version, which has counted it so far, to a replica; returns whether it is sent."""
+        mark, sequences = call.mark, self._sequences
+        lane = None if mark is None or sequences is None else sequences.choose(mark, self.choice.lanes)
+        if mark is None or sequences is None or lane is None or not lane.has_room(call.size):
+            return False
+        if not lane.near and not self._brings_far(call):
+            return False
+        call.target, call.refused_by = self, ()
+        call.sink = SequenceSink(call.sink, sequences, mark, lane)
+        if call.cells is not None and meter is not None and self._meter is not None:
+            meter.begun[call.wire] -= 1
+            call.cells = self._meter.begin(call.wire)
+        self._context.refusals.count_retry(self.model_name, self.version)
+        return self._send_in_sequence(call, mark, lane) is None
+
+    def may_be_elsewhere(self, token: LaneCall | None, others: Sequence[VersionTarget]) -> None:
+        """Have other versions asked where none of the replicas knows a call's sequence."""
+        if token is not None:
+            token.others = others
+
+    def end_sequence(self, sequence_id: int | str) -> None:
+        """End a sequence that has started anew in another version."""
+        for lane, index in self.choice.lanes.items():
+            lane.end_sequence(index, sequence_id)
 
     def _nowhere(self) -> ServingError:
         return Unavailable(

@@ -95,6 +95,18 @@ class HostRouter:
         choice = self._choices.get(model_name)
         return choice is None or bool(choice.traffic.shares(self._ready(model_name)))
 
+    def _others(self, model_name: str, version: int, request: InferRequest) -> list[LaneTarget]:
+        """Return the other versions that may hold a request's sequence; one that starts anew ends there."""
+        copied = self._choices[model_name].traffic.shadow  # which hold copies of what is elsewhere
+        versions = [each for each in self._ready(model_name) if each not in {version, *copied}]
+        targets = [self._target(model_name, each) for each in versions]
+        others = [each for each in targets if each is not None]
+        if not request.flags & SEQUENCE_START:
+            return others
+        for other in others:
+            other.end_sequence(request.sequence_id)
+        return []
+
     def _holds(self, model_name: str, version: int, sequence_id: int | str) -> bool:
         target = self._fleet.target(model_name, version) if self._fleet else None
         return self._core.holds(model_name, version, sequence_id) or (target is not None and target.holds(sequence_id))
@@ -108,12 +120,15 @@ class HostRouter:
 
     def infer(self, model_name: str, version: int, request: InferRequest, interface: str = "") -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""
+        others: list[LaneTarget] = []
         if version == LATEST and self._choices:
             chosen = self._version(model_name, request)
             if chosen is None:
                 self._refuse(request, _not_ready(model_name))
                 return
             version = chosen
+            if request.sequence_id and model_name in self._choices:
+                others = self._others(model_name, version, request)
         here = self._core.has(model_name)
         if request.callers and not self._may_return(model_name, version, request, here):
             callers = chain(request.callers, model_name)
@@ -132,7 +147,7 @@ class HostRouter:
         if target is None or codec is None:
             self._refuse(request, _not_ready(model_name))
             return
-        step = request.context = RemoteStep(request, codec, target, self._clock)
+        step = request.context = RemoteStep(request, codec, target, self._clock, others)
         step.begin()
 
     def _codec(self, name: str, interfaces: Collection[str]) -> StepCodec | None:

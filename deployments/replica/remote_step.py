@@ -47,14 +47,25 @@ class StepCodec:
 
 
 class RemoteStep:
-    """A step under way in another process: turns its answer, which comes as bytes, into arrays for the ensemble."""
+    """A step under way in another process: turns its answer, which comes as bytes, into arrays for the ensemble.
 
-    __slots__ = ("_clock", "_codec", "_reading", "_request", "_target", "_token", "_writing")
+    `others` are versions that may hold its sequence, if the target does not.
+    """
 
-    def __init__(self, request: InferRequest, codec: StepCodec, target: LaneTarget, clock: Clock) -> None:
+    __slots__ = ("_clock", "_codec", "_others", "_reading", "_request", "_target", "_token", "_writing")
+
+    def __init__(
+        self,
+        request: InferRequest,
+        codec: StepCodec,
+        target: LaneTarget,
+        clock: Clock,
+        others: Sequence[LaneTarget] = (),
+    ) -> None:
         self._request: InferRequest | None = request
         self._codec = codec
         self._target = target
+        self._others = others
         self._clock = clock
         self._token: LaneCall | None = None
         self._writing: Work | None = None
@@ -86,6 +97,8 @@ class RemoteStep:
     def _send(self, json_length: int, parts: Sequence[Buffer]) -> None:
         assert self._request is not None
         self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
+        if self._others:
+            self._target.may_be_elsewhere(self._token, self._others)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Read a response, beside the loop if that takes long, and pass it on after those before it."""

@@ -101,6 +101,12 @@ class LocalTarget:
         del sequence_id
         return False
 
+    def may_be_elsewhere(self, token: object, others: object) -> None:
+        """There are no sequences."""
+
+    def end_sequence(self, sequence_id: int | str) -> None:
+        """There are no sequences."""
+
     def submit(
         self,
         parts: Sequence[Buffer],

@@ -31,9 +31,17 @@ class Version:
         self.parts: list[Sequence[Any]] = []
         self.cancelled: list[Any] = []
         self.held: list[Any] = []
+        self.others: list[list[int]] = []
+        self.ended: list[Any] = []
 
     def holds(self, sequence_id: Any) -> bool:
         return sequence_id in self.held
+
+    def may_be_elsewhere(self, token: Any, others: Sequence[Any]) -> None:
+        self.others.append([other.version for other in others])
+
+    def end_sequence(self, sequence_id: Any) -> None:
+        self.ended.append(sequence_id)
 
     def submit(
         self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = HTTP, trace: Any = None
@@ -174,6 +182,22 @@ def test_a_request_is_given_up_at_the_version_that_has_it() -> None:
     target.cancel(None)
     for version in (1, 2):
         assert split.versions[version].cancelled == list(range(1, len(split.versions[version].sinks) + 1))
+
+
+def test_a_sequence_that_goes_on_may_be_at_other_versions_and_one_that_starts_ends_there() -> None:
+    split = Split(weights={"1": 1}, shadow={"3": 100})
+    config = ModelConfig(name="m")
+    config.sequence_batching.SetInParent()
+    split.traffic = ModelTraffic("m", config, split.totals, None)
+    split.take(weights={"1": 1}, shadow={"3": 100})
+
+    async def run() -> None:
+        split.ask(body=b'{"parameters":{"sequence_id":7,"sequence_start":true}}')
+        split.ask(body=b'{"parameters":{"sequence_id":8}}')
+
+    asyncio.run(run())
+    assert [split.versions[number].ended for number in (1, 2, 3)] == [[], [7], []]
+    assert [split.versions[number].others for number in (1, 2, 3)] == [[[2]], [], []]
 
 
 @pytest.mark.parametrize("kind", ["sequence_batching", "ensemble_scheduling"])

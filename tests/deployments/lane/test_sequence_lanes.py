@@ -16,8 +16,9 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
-from deployments.core.counts import Totals
+from deployments.core.counts import CLIENT, Label, Totals
 from deployments.core.refusals import Refusals
+from deployments.core.request_meter import FAILED, FIRST_BUCKET, RequestMeters
 from deployments.lane.fleet import Fleet
 from deployments.lane.sequence_lanes import MAX_SEQUENCES, SequenceLanes, read_mark
 from deployments.lane.wire import GRPC, HTTP
@@ -320,6 +321,46 @@ def test_a_client_that_changes_its_ingress_when_replicas_were_added_hears_the_ri
                 await fleet.close()
             for replica in replicas:
                 await replica.server.drain(0.0)
+
+    asyncio.run(run())
+
+
+def test_a_sequence_is_found_in_another_version_where_one_may_hold_it_and_counts_there():
+    async def run():
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            replica = Replica(folder, "r0", loop)
+            for version in (1, 2):
+                replica.server.set_model("echo", version, await sums())
+            await replica.server.listen([replica.sock])
+            rows = Totals()
+            fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), meters=RequestMeters(rows))
+            fleet.set_replicas("echo#v1", {"r0": replica.address})
+            await Lanes.until(lambda: fleet.target("echo", 2) is not None)
+            one, two = (fleet.target("echo", version) for version in (1, 2))
+
+            async def ask(target, value, *others, **flags):
+                sink = Sink()
+                token = target.submit((body(7, value, **flags),), None, sink)
+                target.may_be_elsewhere(token, others)
+                await asyncio.wait_for(sink.done.wait(), 30)
+                return sink.error or orjson.loads(sink.responses[0])["outputs"][0]["data"][0]
+
+            def counts():
+                cells = [rows.row(Label(CLIENT, "echo", version, HTTP)).cells for version in (1, 2)]
+                return [(each[FAILED], sum(each[FIRST_BUCKET:])) for each in cells]
+
+            assert await ask(one, 1, start=True) == 1
+            assert "must specify the START flag" in str(await ask(two, 2))  # to which the client has sent it
+            assert counts() == [(0, 1), (1, 0)]
+            assert await asyncio.gather(*(ask(two, 2, one) for _ in range(3))) == [3, 5, 7]
+            assert counts() == [(0, 4), (1, 0)]
+            one.end_sequence(7)
+            assert "must specify the START flag" in str(await ask(two, 2, one))
+            assert counts() == [(1, 4), (1, 0)]
+            assert one._meter.idle and two._meter.idle
+            await fleet.close()
+            await replica.server.drain(0.0)
 
     asyncio.run(run())
 

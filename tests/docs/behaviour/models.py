@@ -302,6 +302,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A sequence stays at its version": (
         SPLIT + "test_all_requests_of_a_sequence_go_to_one_version",
         SPLIT + "test_a_sequence_from_before_there_were_weights_stays_at_its_version",
+        SPLIT + "test_a_sequence_that_goes_on_may_be_at_other_versions_and_one_that_starts_ends_there",
+        "deployments/lane/test_sequence_lanes.py::"
+        "test_a_sequence_is_found_in_another_version_where_one_may_hold_it_and_counts_there",
         TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
         TRAFFIC + "test_a_sequence_stays_at_its_version_when_weights_come_and_go",
         "deployments/replica/test_host_router.py::test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go",
