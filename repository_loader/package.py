@@ -9,7 +9,7 @@ from repository_loader.storage.model_source import ModelSource
 
 IN_PLACE_FIELDS: Final = ("version_policy", "instance_group")
 """Fields of a configuration whose change alone needs no loading of a version that runs already."""
-IN_PLACE_PARAMETERS: Final = frozenset(("eagleray.traffic", "eagleray.shadow"))
+IN_PLACE_PARAMETERS: Final = frozenset(("eagleray.traffic", "eagleray.shadow", "eagleray.replicas"))
 """Keys of `parameters` of which the same is true."""
 
 

@@ -160,6 +160,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A reload loads just the versions": (
         RELOADS + "test_instances_and_versions_change_in_place",
+        RELOADS + "test_another_number_of_replicas_loads_nothing_anew",
         "repository_loader/test_fingerprint.py::test_a_change_concerns_the_versions_that_have_the_file",
     ),
     "What is new is ready and warm before": (

@@ -129,6 +129,24 @@ def test_instances_and_versions_change_in_place(
         assert triton.get_model_config("switched")["instance_group"][0]["count"] == 2
 
 
+def test_another_number_of_replicas_loads_nothing_anew(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    """What the replicas know that stay, as of their sequences, stays too."""
+    replicas = 'parameters { key: "eagleray.replicas" value { string_value: "%d" } }'
+    write_tagged(repository, "scaled", "__import__('random').randrange(1 << 30)", config=replicas % 1)
+    triton.load_model("scaled")
+    with server.client() as client:
+        before = tag(ask(client, "scaled"))
+    (repository / "scaled/config.pbtxt").write_text(TAGGED_CONFIG + replicas % 2)
+    with Asking(server, "scaled").running() as asked:
+        triton.load_model("scaled")
+        wait_until(lambda: len({tag(answer) for answer in asked.answers[-100:]}) == 2, "two replicas")
+    asked.assert_served()
+    assert before in {tag(answer) for answer in asked.answers[-100:]}
+    assert triton.get_model_config("scaled")["parameters"]["eagleray.replicas"]["string_value"] == "2"
+
+
 PAIR = """
 platform: "ensemble"
 input { name: "X" data_type: TYPE_INT32 dims: 1 }
