@@ -9,7 +9,19 @@ from repository_loader.storage.model_source import ModelSource
 
 IN_PLACE_FIELDS: Final = ("version_policy", "instance_group")
 """Fields of a configuration whose change alone needs no loading of a version that runs already."""
-IN_PLACE_PARAMETERS: Final = frozenset(("eagleray.traffic", "eagleray.shadow", "eagleray.replicas"))
+IN_PLACE_PARAMETERS: Final = frozenset(
+    f"eagleray.{name}"
+    for name in (
+        "traffic",
+        "shadow",
+        "replicas",
+        "autoscaling.min_replicas",
+        "autoscaling.max_replicas",
+        "autoscaling.target_ongoing_requests",
+        "autoscaling.target_latency_ms",
+        "autoscaling.downscale_delay_s",
+    )
+)
 """Keys of `parameters` of which the same is true."""
 
 

@@ -108,3 +108,26 @@ def test_a_label_file_that_has_gone_is_named_without_its_path(hosted: dict[str, 
     (tmp_path / "classifier" / "labels.txt").unlink()
     with pytest.raises(ModelLoadError, match=r"^unable to read label file 'labels.txt': No such file or directory$"):
         hosted["classifier"].read_labels()
+
+
+@pytest.mark.parametrize(
+    ("key", "same"),
+    [
+        ("eagleray.replicas", True),
+        ("eagleray.autoscaling.max_replicas", True),
+        ("eagleray.autoscaling.downscale_delay_s", True),
+        ("eagleray.traffic", True),
+        ("eagleray.inline", False),
+        ("threshold", False),
+    ],
+)
+def test_a_model_is_loaded_anew_for_what_it_is_and_not_for_how_many_there_are(
+    hosted: dict[str, HostedModel], key: str, same: bool
+) -> None:
+    model = hosted["classifier"]
+    config = ModelConfig()
+    config.CopyFrom(model.package.config)
+    config.parameters[key].string_value = "2"
+    changed = replace(model, package=replace(model.package, config=config))
+    assert (changed.to_dict()["digest"] == model.to_dict()["digest"]) is same
+    assert changed.package.runs_as(model.package) is same
