@@ -23,6 +23,7 @@ _ANSWER_S: Final = 2.0
 _ENDS_S: Final = 15.0
 """Longer than Serve takes to tell replicas to end once it has heard that fewer will do."""
 _LOOK_AGAIN_S: Final = 2.0
+_PREPARED: Final = float("inf")
 _SCALED: Final = "HEALTHY"
 
 
@@ -57,7 +58,7 @@ class ScaleDown:
     async def prepare(self, key: Key) -> None:
         """Return when replicas of a deployment may be told to end."""
         app, name = key
-        self._given[key] = float("inf")
+        self._given[key] = _PREPARED
         try:
             async with self._turn:
                 time_s = await asyncio.to_thread(self._give_time, tuple(self._given))
@@ -76,14 +77,16 @@ class ScaleDown:
             return False
         states = await asyncio.to_thread(self._states)
         async with self._turn:
-            due = {key for key in self._due() if _has_ended(states.get(key[0], {}).get(key[1]))}
-            self._given |= dict.fromkeys(set(self._due()) - due, self._loop.time() + _LOOK_AGAIN_S)
-            if due:
-                await asyncio.to_thread(self._give_time, tuple(self._given.keys() - due))
-        for key in due:
-            del self._given[key]
-            await asyncio.to_thread(let_go_of, *key)
-        return bool(due)
+            due = self._due()  # not what has been prepared anew meanwhile
+            self._given |= dict.fromkeys(due, self._loop.time() + _LOOK_AGAIN_S)
+            ended = {key for key in due if _has_ended(states.get(key[0], {}).get(key[1]))}
+            if ended:
+                await asyncio.to_thread(self._give_time, tuple(self._given.keys() - ended))
+            for key in ended:
+                if self._given[key] != _PREPARED:
+                    del self._given[key]
+                    await asyncio.to_thread(let_go_of, *key)
+        return bool(ended)
 
     def _due(self) -> list[Key]:
         return [key for key, until_s in self._given.items() if until_s <= self._loop.time()]

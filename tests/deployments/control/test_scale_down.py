@@ -1,6 +1,7 @@
 """What is done before Serve is told to keep fewer replicas, and undone after that."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
@@ -30,6 +31,9 @@ class Serve:
         self.is_away = False
         self.never_hears = False
         self.status = "HEALTHY"
+        self.is_deploying = False
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     def states(self) -> dict[str, dict[str, DeploymentState]]:
         return {KEY[0]: {KEY[1]: DeploymentState(self.status, "")}}
@@ -37,6 +41,8 @@ class Serve:
     def give_time(self, keys: Collection[Key]) -> float:
         if self.is_away:
             raise RuntimeError("Serve's controller is away")
+        self.is_deploying = True
+        assert self.go_on.wait(10)
         self.told.append(set(keys))
         self.given = keys
         self.unheard = 2
@@ -111,6 +117,25 @@ def test_the_time_of_one_ends_while_another_is_prepared(serve: Serve) -> None:
         await asyncio.gather(scale_down.end_due(), scale_down.prepare(OTHER))
         assert serve.given == (OTHER,)
         assert (*OTHER, "expect_end") in serve.told
+
+    play(scenario)
+
+
+def test_what_is_prepared_again_while_its_time_ends_has_time_again(serve: Serve) -> None:
+    async def scenario() -> None:
+        scale_down = ScaleDown(asyncio.get_running_loop(), serve.give_time, serve.waits_s, serve.states)
+        await scale_down.prepare(KEY)
+        await asyncio.sleep(0.05)
+        serve.is_deploying = False
+        serve.go_on.clear()
+        ending = asyncio.create_task(scale_down.end_due())
+        await until(lambda: serve.is_deploying)
+        preparing = asyncio.create_task(scale_down.prepare(KEY))
+        await asyncio.sleep(0.05)
+        serve.go_on.set()
+        await asyncio.gather(ending, preparing)
+        assert serve.told == [{KEY}, (*KEY, "expect_end"), set(), {KEY}, (*KEY, "expect_end")]
+        assert serve.given == (KEY,)
 
     play(scenario)
 
