@@ -376,13 +376,16 @@ class LaneTarget:
             return False
         if not lane.near and not self._brings_far(call):
             return False
-        call.target, call.refused_by = self, ()
-        call.sink = SequenceSink(call.sink, sequences, mark, lane)
+        before = call.target, call.refused_by, call.sink
+        call.target, call.refused_by, call.sink = self, (), SequenceSink(call.sink, sequences, mark, lane)
+        if self._send_in_sequence(call, mark, lane) is not None:
+            call.target, call.refused_by, call.sink = before
+            return False
         if call.cells is not None and meter is not None and self._meter is not None:
             meter.begun[call.wire] -= 1
             call.cells = self._meter.begin(call.wire)
         self._context.refusals.count_retry(self.model_name, self.version)
-        return self._send_in_sequence(call, mark, lane) is None
+        return True
 
     def may_be_elsewhere(self, token: LaneCall | None, others: Sequence[VersionTarget]) -> None:
         """Have other versions asked where none of the replicas knows a call's sequence."""

@@ -23,6 +23,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.sequence_lanes import MAX_SEQUENCES, SequenceLanes, read_mark
 from deployments.lane.wire import GRPC, HTTP
 from deployments.replica.served_model import ServedModel
+from protocol.errors import QueueFull
 from protocol.http_infer import HttpInferCodec
 from protocol.limits import DEFAULT_LIMITS
 from protocol.sequence_mark import SequenceMark
@@ -330,14 +331,15 @@ def test_a_sequence_is_found_in_another_version_where_one_may_hold_it_and_counts
         loop = asyncio.get_running_loop()
         with tempfile.TemporaryDirectory() as folder:
             replica = Replica(folder, "r0", loop)
-            for version in (1, 2):
+            for version in (1, 2, 3):
                 replica.server.set_model("echo", version, await sums())
             await replica.server.listen([replica.sock])
             rows = Totals()
             fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), meters=RequestMeters(rows))
             fleet.set_replicas("echo#v1", {"r0": replica.address})
             await Lanes.until(lambda: fleet.target("echo", 2) is not None)
-            one, two = (fleet.target("echo", version) for version in (1, 2))
+            one, two, full = (fleet.target("echo", version) for version in (1, 2, 3))
+            full._send_in_sequence = lambda *_: QueueFull()
 
             async def ask(target, value, *others, **flags):
                 sink = Sink()
@@ -353,12 +355,12 @@ def test_a_sequence_is_found_in_another_version_where_one_may_hold_it_and_counts
             assert await ask(one, 1, start=True) == 1
             assert "must specify the START flag" in str(await ask(two, 2))  # to which the client has sent it
             assert counts() == [(0, 1), (1, 0)]
-            assert await asyncio.gather(*(ask(two, 2, one) for _ in range(3))) == [3, 5, 7]
+            assert await asyncio.gather(*(ask(two, 2, full, one) for _ in range(3))) == [3, 5, 7]
             assert counts() == [(0, 4), (1, 0)]
             one.end_sequence(7)
             assert "must specify the START flag" in str(await ask(two, 2, one))
             assert counts() == [(1, 4), (1, 0)]
-            assert one._meter.idle and two._meter.idle
+            assert one._meter.idle and two._meter.idle and full._meter.idle
             await fleet.close()
             await replica.server.drain(0.0)
 
