@@ -107,7 +107,7 @@ class RepositoryController:
         busy = BusyReplicas(self._loop)
         self._reconciler = Reconciler(options, self._app, self._scaler.count, busy.count, busy.answering)
         self._scaler.scale_down = ScaleDown(self._loop, self._reconciler.give_time)
-        self._status = StatusReader(partial(living_replicas, self._app, options.ingress), self._scaler.count)
+        self._status = StatusReader(partial(living_replicas, self._app, options.ingress))
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)

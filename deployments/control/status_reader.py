@@ -57,16 +57,10 @@ class StatusReader:
 
     Args:
         ingresses: returns the names of the ingresses that there are; blocks.
-        count: returns how many replicas an autoscaled deployment has just now, None for another one.
     """
 
-    def __init__(
-        self,
-        ingresses: Callable[[], Collection[str]] = tuple,
-        count: Callable[[str, str], int | None] = lambda app, deployment: None,
-    ) -> None:
+    def __init__(self, ingresses: Callable[[], Collection[str]] = tuple) -> None:
         self._ingresses = ingresses
-        self._count = count
         self._started = time.monotonic()
         self._replaced: set[tuple[str, str]] = set()
         self._asked: set[tuple[str, str]] = set()
@@ -181,8 +175,6 @@ class StatusReader:
                 asking[key] = self._ask(key, in_part=True, must_answer=True)
             elif state.status in _HEALTHY and self._is_open(deployment, table, desired):
                 asking[key] = self._ask(key, in_part=False, must_answer=not changing)
-            elif state.status == _UPDATING and not _is_packed(deployment) and self._is_open(deployment, table, desired):
-                asking[key] = self._ask(key, in_part=False, must_answer=False)
         self._asked.update(asking)
         found = await asyncio.gather(*asking.values())
         return dict(zip(asking, found, strict=True))
@@ -259,8 +251,7 @@ class StatusReader:
                     reason = table.reports.reason((model.name, model.version), digest, ingresses)
                 else:
                     refusal = table.refused.get(deployment.app_name)
-                    count = self._count(deployment.app_name, deployment.name) or deployment.replica_count
-                    reason = refusal or _part(deployment, model, digest, believed, described, count)
+                    reason = refusal or _part(deployment, model, digest, believed, described)
                     state = _state(deployment, applications)
                     if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
                         lacks_room |= state.lacks_room
@@ -326,13 +317,8 @@ def _part(
     digest: str,
     applications: States,
     described: Described,
-    count: int,
 ) -> str | None:
-    """Return why a deployment does not run a version, "" if all its replicas do, None as long as that is open.
-
-    Serve says UPDATING until those that are replaced have ended, which they do when they have answered what they have
-    taken; then all of `count` replicas that do are enough.
-    """
+    """Return why a deployment does not run a version, "" if all its replicas do, None as long as that is open."""
     state = _state(deployment, applications)
     if state is None:
         return None
@@ -347,8 +333,7 @@ def _part(
     for reasons in found:
         if any(reasons):
             return str(next(filter(None, reasons)))
-    done = state.status in _HEALTHY or (state.status == _UPDATING and len(found) >= count)
-    return "" if found and all(found) and done else None
+    return "" if found and all(found) and state.status in _HEALTHY else None
 
 
 def _served_until_now(deployment: DeploymentPlan, table: ModelTable) -> bool:

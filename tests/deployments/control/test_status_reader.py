@@ -15,8 +15,7 @@ from deployments import serve_internals
 from deployments.control import status_reader
 from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
-from deployments.control.status_reader import StatusReader, Verdict, _Part, _parts
-from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.control.status_reader import StatusReader, Verdict, _Part
 from deployments.serve_internals import DeploymentState
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import Repository
@@ -122,37 +121,3 @@ def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
     assert verdicts(message) == [Verdict(trial, lacks_room=True)]
     desired = replace(desired, trials=(replace(trial, makes_room=False),))
     assert verdicts(message) == []
-
-
-@pytest.mark.parametrize("count", [None, 3])
-def test_a_deployment_is_done_when_all_its_new_replicas_are_though_old_ones_answer_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int | None
-) -> None:
-    write(tmp_path, "step", 'parameters { key: "eagleray.replicas" value { string_value: "2" } }')
-    desired, table = deployed(tmp_path, "isolated", deployed(tmp_path, "packed")), ModelTable()
-    table.replace(desired, {})
-    (trial,) = desired.trials
-    ((deployment, model),) = _parts(desired, trial)
-    assert deployment is not None
-    place = deployment.app_name, deployment.name
-    digest = HostedModel.of(model, packages_by_name(desired.plan)).to_dict()["digest"]
-    row, former = (["step", 1, "", 0.0, each] for each in (digest, "another"))
-    monkeypatch.setattr(status_reader, "_STALE_S", -1.0)
-
-    def verdicts(status: str, *rows: list[Any]) -> list[Verdict] | None:
-        states = {place[0]: {place[1]: DeploymentState(status, "")}}
-        monkeypatch.setattr(status_reader, "application_states", lambda: states)
-        reader = StatusReader(count=lambda app, name: count)
-
-        async def ask(key: tuple[str, str], *, in_part: bool, must_answer: bool) -> list[list[list[Any]]]:
-            return [[each] for each in rows]
-
-        monkeypatch.setattr(reader, "_ask", ask)
-        return asyncio.run(reader.read(table, desired))
-
-    many = count or 2
-    assert verdicts("HEALTHY", row) == [Verdict(trial)]
-    assert verdicts("UPDATING", *[row] * many) == [Verdict(trial)]
-    assert verdicts("UPDATING", *[row] * (many - 1)) == []
-    assert verdicts("UPDATING", *[row] * many, former) == []
-    assert verdicts("UPSCALING", former) == []

@@ -195,24 +195,6 @@ def test_a_busy_replica_is_waited_for_though_the_other_is_idle(
         assert tags(asking) == {1}
 
 
-def test_a_load_with_other_resources_does_not_wait_for_what_the_old_replica_has(
-    server: Server, repository: Path, triton: http_client.InferenceServerClient
-) -> None:
-    held = Held(repository, "held_elsewhere")
-    triton.load_model("held_elsewhere")
-    pids = server.replica_pids()
-    held.hold()
-    with ExitStack() as stack:
-        asking = send(stack, server, "held_elsewhere", 2)
-        time.sleep(0.5)
-        held.configure(ALL + PARAMETER % ("num_cpus", "0.2"))
-        triton.load_model("held_elsewhere")
-        assert server.states("held_elsewhere") == {"1": ("READY", "")}
-        assert server.replica_pids() > pids, "the old one still has what it has taken"
-        held.let_go()
-        assert tags(asking) == {1}
-
-
 def test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another(
     server: Server, repository: Path, triton: http_client.InferenceServerClient
 ) -> None:
