@@ -309,8 +309,7 @@ def waits_for_ends_s(app_name: str, deployment_name: str) -> float | None:
 
     None as long as not all replicas have what was deployed last, or there is no such deployment.
     """
-    application = _get_global_client().get_serve_details()["applications"].get(app_name, {})
-    deployment = application.get("deployments", {}).get(deployment_name)
+    deployment = _deployments().get((app_name, deployment_name))
     if deployment is None or deployment["status"] == DeploymentStatus.UPDATING:
         return None
     return float(deployment["deployment_config"]["graceful_shutdown_timeout_s"])

@@ -15,6 +15,19 @@ _ENDING: Final = ("DELETING", "NOT_STARTED")
 _UPDATING: Final = "UPDATING"
 
 
+def _must_go(app_name: str) -> bool:
+    """Whether an application ends or changes, or another has found no room for a replica for a while; blocks."""
+    try:
+        if application_status(app_name) in _ENDING:
+            return True
+        applications = application_states()
+        changes = any(state.status == _UPDATING for state in applications.get(app_name, {}).values())
+        return changes or any(state.lacks_room for states in applications.values() for state in states.values())
+    except Exception as error:
+        logger.debug("Serve does not say whether '%s' ends: %s", app_name, error)
+        return False
+
+
 class Departure:
     """Short, unless the replica was told to expect its end; then it is short once something waits for that.
 
@@ -27,13 +40,13 @@ class Departure:
         app_name: str,
         short_s: float,
         long_s: float,
-        must_go: Callable[[str], bool] | None = None,
+        must_go: Callable[[str], bool] = _must_go,
     ) -> None:
         self._loop = loop
         self._app = app_name
         self._short_s = short_s
         self._long_s = long_s
-        self._must_go = _must_go if must_go is None else must_go
+        self._must_go = must_go
         self._expected_until_s = 0.0
         self._deadline_s = 0.0
         self._watching: asyncio.Task[None] | None = None
@@ -65,16 +78,3 @@ class Departure:
         while not await asyncio.to_thread(self._must_go, self._app):
             await asyncio.sleep(_LOOK_S)
         self._deadline_s = min(self._deadline_s, self._loop.time() + self._short_s)
-
-
-def _must_go(app_name: str) -> bool:
-    """Whether an application ends or changes, or another has found no room for a replica for a while; blocks."""
-    try:
-        if application_status(app_name) in _ENDING:
-            return True
-        applications = application_states()
-        changes = any(state.status == _UPDATING for state in applications.get(app_name, {}).values())
-        return changes or any(state.lacks_room for states in applications.values() for state in states.values())
-    except Exception as error:
-        logger.debug("Serve does not say whether '%s' ends: %s", app_name, error)
-        return False

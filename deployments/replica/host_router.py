@@ -1,6 +1,6 @@
 """How ensembles reach their steps, and models those that they call: in this core, else by lane as a KServe v2 body."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -95,7 +95,7 @@ class HostRouter:
         choice = self._choices.get(model_name)
         return choice is None or bool(choice.traffic.shares(self._ready(model_name)))
 
-    def _others(self, model_name: str, version: int, request: InferRequest) -> list[LaneTarget]:
+    def _others(self, model_name: str, version: int, request: InferRequest) -> Sequence[LaneTarget]:
         """Return the other versions that may hold a request's sequence; one that starts anew ends there."""
         copied = self._choices[model_name].traffic.shadow  # which hold copies of what is elsewhere
         versions = [each for each in self._ready(model_name) if each not in {version, *copied}]
@@ -105,7 +105,7 @@ class HostRouter:
             return others
         for other in others:
             other.end_sequence(request.sequence_id)
-        return []
+        return ()
 
     def _holds(self, model_name: str, version: int, sequence_id: int | str) -> bool:
         target = self._fleet.target(model_name, version) if self._fleet else None
@@ -120,7 +120,7 @@ class HostRouter:
 
     def infer(self, model_name: str, version: int, request: InferRequest, interface: str = "") -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""
-        others: list[LaneTarget] = []
+        others: Sequence[LaneTarget] = ()
         if version == LATEST and self._choices:
             chosen = self._version(model_name, request)
             if chosen is None:

@@ -178,9 +178,7 @@ def test_so_does_the_first_request_to_an_ensemble_of_it(scaling: Server) -> None
     assert answer.status == 200, answer.body
 
 
-def test_a_stream_longer_than_an_end_may_take_is_answered_by_the_replica_that_goes(
-    scaling: Server,
-) -> None:
+def test_a_stream_longer_than_an_end_may_take_is_answered_by_the_replica_that_goes(scaling: Server) -> None:
     gates = scaling.repository.parent
     (gates / str(SHORT)).touch()
     (gates / str(LONG)).touch()

@@ -18,6 +18,8 @@ from tests.deployments.control.test_autoscaler import KEY, deployment
 
 OTHER = ("other", "v1")
 LONG_S = 605.0
+RUNNING: set[asyncio.Task[None]] = set()
+"""Held, as a loop does not hold its tasks."""
 RULES = Autoscaling(1, 6, target_ongoing_requests=4, downscale_delay_s=0.0)
 
 
@@ -150,15 +152,21 @@ def test_fewer_will_do_also_while_serve_does_not_answer(serve: Serve, caplog: py
     play(scenario)
 
 
+async def with_three(serve: Serve) -> Scaler:
+    """Return a scaler that runs as long as the loop, and that has told Serve of three replicas."""
+    loop = asyncio.get_running_loop()
+    scaler = Scaler(loop, Totals(), dict, serve.set_target)
+    scaler.scale_down = ScaleDown(loop, serve.give_time, serve.waits_s, serve.states)
+    RUNNING.add(loop.create_task(scaler.run()))
+    await scaler.follow([deployment(RULES)])
+    scaler.take("ingress", {"m/1": (12.0, 0.0)})
+    await until(lambda: (KEY, 3) in serve.told)
+    return scaler
+
+
 def test_serve_keeps_as_many_until_busy_ones_are_prepared(serve: Serve) -> None:
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        scaler = Scaler(loop, Totals(), dict, serve.set_target)
-        scaler.scale_down = ScaleDown(loop, serve.give_time, serve.waits_s, serve.states)
-        running = loop.create_task(scaler.run())
-        await scaler.follow([deployment(RULES)])
-        scaler.take("ingress", {"m/1": (12.0, 0.0)})
-        await until(lambda: (KEY, 3) in serve.told)
+        scaler = await with_three(serve)
         serve.told.clear()
         scaler.take("ingress", {"m/1": (3.0, 0.0)})
         await until(lambda: serve.told)
@@ -167,20 +175,13 @@ def test_serve_keeps_as_many_until_busy_ones_are_prepared(serve: Serve) -> None:
         assert serve.told[:3] == [{KEY}, (*KEY, "expect_end"), (KEY, 1)]
         assert scaler.count(*KEY) == 1
         await until(lambda: (*KEY, "let go") in serve.told)
-        running.cancel()
 
     play(scenario)
 
 
 def test_idle_ones_end_at_once_and_more_are_wanted_at_once(serve: Serve) -> None:
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        scaler = Scaler(loop, Totals(), dict, serve.set_target)
-        scaler.scale_down = ScaleDown(loop, serve.give_time, serve.waits_s, serve.states)
-        running = loop.create_task(scaler.run())
-        await scaler.follow([deployment(RULES)])
-        scaler.take("ingress", {"m/1": (12.0, 0.0)})
-        await until(lambda: (KEY, 3) in serve.told)
+        scaler = await with_three(serve)
         scaler.take("ingress", {"m/1": (0.0, 0.0)})
         await until(lambda: (KEY, 1) in serve.told)
         assert serve.told == [(KEY, 3), (KEY, 1)]
@@ -193,6 +194,5 @@ def test_idle_ones_end_at_once_and_more_are_wanted_at_once(serve: Serve) -> None
         scaler.take("ingress", {"m/1": (20.0, 0.0)})
         await until(lambda: (KEY, 5) in serve.told)
         assert serve.told == [{KEY}, (KEY, 5)]
-        running.cancel()
 
     play(scenario)

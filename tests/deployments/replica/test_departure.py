@@ -33,7 +33,7 @@ def test_it_is_short_unless_the_end_was_expected_of_late(monkeypatch: pytest.Mon
     asyncio.run(scenario())
 
 
-def test_it_becomes_short_when_the_replica_must_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_becomes_short_when_the_replica_must_go() -> None:
     must_go = threading.Event()
 
     async def scenario() -> None:
