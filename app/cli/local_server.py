@@ -173,7 +173,10 @@ class LocalServer:
         return handle_of(deployment, APPLICATION)
 
     def _wait(self, progress: Progress) -> Directory:
-        """Show the directory until every model has been tried and the ingresses can reach what loaded."""
+        """Show the directory until every model has been tried and the ingresses can reach what loaded.
+
+        Models have all the time that they take, while the controller says that it reads or loads them.
+        """
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError
 
@@ -201,6 +204,8 @@ class LocalServer:
                 if news is not None:
                     directory.take(news)
                     progress.show(directory)
+                if directory.unread or (directory.known and not directory.settled):
+                    deadline = time.monotonic() + _START_TIMEOUT_S
                 watch = controller.watch.remote(directory.epoch, directory.generation)
             if directory.settled and self._ingresses_settled():
                 break

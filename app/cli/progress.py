@@ -130,10 +130,10 @@ class Progress:
         self._console.print(Text(text), soft_wrap=True)
 
     def show(self, directory: Directory) -> None:
-        """Show the present state; each reason why a repository cannot be read once."""
+        """Show the present state; each reason why nothing is known yet once."""
         gist = _NUMBER.sub("", directory.unread)
         if gist and gist != self._unread:
-            self.say(printable(f"{directory.unread}; it is tried again"))
+            self.say(printable(directory.unread))
         self._unread = gist
         if self._live is not None:
             self._live.update(picture(directory, *self._console.size))

@@ -150,7 +150,8 @@ class Directory:
     says that all models were tried. `deployments` are (application, deployment) of every group, `hosted` the names of
     the models of each; `embedded` the models that an ingress hosts itself, as `HostedModel.to_dict` writes them, by
     name and version; `copies` ensembles that it hosts beside their replicas, in the same form; `client_state` what
-    clients have set for all ingresses. `unread` says why nothing is known yet, where a repository cannot be read.
+    clients have set for all ingresses. `unread` says why nothing is known yet, where a repository cannot be read, or
+    takes long to be.
     """
 
     epoch: str = ""

@@ -22,6 +22,7 @@ from repository_loader.overrides import OverrideError, read_overrides
 from repository_loader.package import moved
 from repository_loader.storage.model_source import ModelSource, provide, source_of
 from repository_loader.storage.remote_store import StorageError
+from repository_loader.waits import waiting
 
 _TIMEOUT_S: Final = TIMEOUT_S + 360.0
 """A node starts a process, fetches the model and unpacks its environment before it runs its code."""
@@ -42,10 +43,11 @@ class NodeCompleter:
             ModelLoadError: with the model's reason, or because the node did not answer.
         """
         node_ids = [node.node_id for node in possible_nodes(config, self._facts)]
-        if not any(node_ids) or ray.get_runtime_context().get_node_id() in node_ids:
-            return complete(config, model_path, version_path, file_path)
-        owner = serve.get_replica_context().app_name
-        return complete_there(node_ids[0], owner, config, model_path, version_path, file_path)
+        with waiting(f"running auto_complete_config of model '{config.name}'"):
+            if not any(node_ids) or ray.get_runtime_context().get_node_id() in node_ids:
+                return complete(config, model_path, version_path, file_path)
+            owner = serve.get_replica_context().app_name
+            return complete_there(node_ids[0], owner, config, model_path, version_path, file_path)
 
 
 def complete_there(

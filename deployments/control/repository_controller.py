@@ -59,6 +59,7 @@ from deployments.serve_internals import (
 from protocol.errors import Internal, ServingError, Unavailable
 from repository_loader.repository import RepositoryError, find_models
 from repository_loader.storage.location import is_remote
+from repository_loader.waits import longest_wait
 
 logger = logging.getLogger(__name__)
 
@@ -226,14 +227,15 @@ class RepositoryController:
 
         A follower that knows nothing hears of the models once the repositories have been read. Where some run already,
         it does once this controller knows their states too, as does one that follows an earlier controller. While a
-        repository cannot be read, it hears why instead.
+        repository cannot be read, or takes long to be, it hears why instead.
         """
         try:
             async with asyncio.timeout(_WATCH_S):
                 await (self._status_known if epoch else self._first_known).wait()
                 return await self._publisher.news(epoch, generation)
         except TimeoutError:
-            return {"unread": self._unread} if self._unread and not epoch else None
+            unread = longest_wait(_WATCH_S) or self._unread
+            return {"unread": unread} if unread and not epoch else None
 
     async def report_embedded(self, rows: list[list[Any]], node: str = "", ingress: str = "") -> None:
         """Take from an ingress what became of the models it hosts; see `ModelTable.take_embedded`.
@@ -368,7 +370,7 @@ class RepositoryController:
             try:
                 first = await asyncio.to_thread(read_desired_state, self._options, facts, wishes, self._files.here)
             except RepositoryError as error:
-                self._unread = str(error)
+                self._unread = f"{error}; it is tried again"
                 raise
             self._unread = ""
             first = await asyncio.to_thread(self._beside_what_ran, first)

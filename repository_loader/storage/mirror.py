@@ -16,6 +16,7 @@ from repository_loader.storage.model_source import ModelSource, fetch_all, sourc
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from repository_loader.storage.stores import open_store
 from repository_loader.subfolders import CONFIG_FILE, broken_links, is_text, subfolders
+from repository_loader.waits import waiting
 
 _INDEX: Final = ".index.json"
 _LEFT_BEHIND: Final = ("lost+found", "__pycache__", "__MACOSX")
@@ -143,7 +144,8 @@ class Mirror:
             if known is not None and _same(known, files):
                 continue
             try:
-                taken[model] = self._take(self._store, model, files, known)
+                with waiting(f"fetching model '{model}' from {self._location.shown}"):
+                    taken[model] = self._take(self._store, model, files, known)
             except StorageError as error:
                 if known is None:
                     failures[model] = str(error)

@@ -129,6 +129,8 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "One that was in two deaths waits": (("60 s", "deployments.lane.suspects.MAX_WAIT_S"),),
     "Serve's health checks do": (("10 s", "deployments.control.serve_clock._TOLERATED_S"),),
     "A replica or ingress whose event loop stands still": (("10 s", STALL_GUARD + "MIN_LIMIT_S"),),
+    "Where a repository cannot be read": (("5 s", "deployments.control.repository_controller._WATCH_S"),),
+    "One whose own processes are not": (("ten minutes", "app.cli.local_server._START_TIMEOUT_S"),),
     "While models load it may take ten minutes": (("ten minutes", STALL_GUARD + "_LOAD_LIMIT_S"),),
     # Processes of Python models
     "It is started again at once, and after": (

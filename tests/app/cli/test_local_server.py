@@ -6,7 +6,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +17,9 @@ from app.cli import local_server
 from app.cli.local_ray import RayOptions, StartFailed
 from app.cli.local_server import LocalServer, example_request, for_url
 from app.cli.no_model import NO_MODEL
+from app.cli.progress import Progress
 from app.settings import Settings
+from deployments import serve_internals
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
 
 
@@ -112,6 +116,59 @@ def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: py
     monkeypatch.setattr(server._ray, "stop", lambda: done.append("stop"))
     assert server.run() == 0
     assert done == ["start", "stop", "end"]
+
+
+class Controller:
+    """Tells followers one thing after the other, and the last for ever; `ingress` says whether ingresses have settled."""
+
+    def __init__(self, told: list[dict[str, Any] | None], *, ingress: bool = True) -> None:
+        self._told = told
+        self._ingress = ingress
+        self.watch = self
+
+    def remote(self, *known: Any) -> "Controller":
+        return self
+
+    def cancel(self) -> None: ...
+
+    def result(self, timeout_s: float) -> dict[str, Any] | None:
+        time.sleep(0.02)
+        return self._told.pop(0) if len(self._told) > 1 else self._told[0]
+
+    def wait_in(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Directory:
+        monkeypatch.setattr(local_server, "_START_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(serve_internals, "with_plain_calls", lambda handle: handle)
+        monkeypatch.setattr(server, "_handle", lambda deployment: self)
+        monkeypatch.setattr(server, "_ingresses_settled", lambda: self._ingress)
+        monkeypatch.setattr(server, "_check_deployments", lambda: None)
+        monkeypatch.setattr(server._ray, "require_alive", lambda: None)
+        with Progress() as progress:
+            return server._wait(progress)
+
+
+def news(*, settled: bool) -> dict[str, Any]:
+    return {"epoch": "e", "generation": 0, "settled": settled, "full": True, "tables": {}}
+
+
+def test_models_have_all_the_time_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = LocalServer(Settings(model_repository=("/m",)), RayOptions(dashboard=False))
+    reads = [{"unread": "fetching model 'm' from s3://m"}] * 10
+    loads = [news(settled=False), *[None] * 10]
+    controller = Controller([*reads, *loads, news(settled=True)])
+    assert controller.wait_in(server, monkeypatch).settled
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [Controller([None]), Controller([news(settled=True)], ingress=False)],
+    ids=["a controller that says nothing", "ingresses that are not there"],
+)
+def test_a_start_without_a_controller_or_an_ingress_fails_in_time(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = LocalServer(Settings(model_repository=("/m",)), RayOptions(dashboard=False))
+    with pytest.raises(StartFailed, match="not ready after 0 s"):
+        controller.wait_in(server, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,11 @@ def test_names_and_reasons_are_shown_as_they_are_and_steer_no_terminal(capsys: p
 
 def test_why_a_repository_cannot_be_read_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     progress, found = Progress(), Directory()
-    for reason in ("s3://a is down after 2.1ms", "s3://a is down after 1s", "s3://b\x1b is down"):
+    for reason in ("s3://a is down after 2.1ms; wait", "s3://a is down after 1s; wait", "s3://b\x1b is down"):
         found.take({"unread": reason})
         progress.show(found)
     lines = [line.partition("] ")[2] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "s3://a is down after 2.1ms; it is tried again",
-        "s3://b\N{REPLACEMENT CHARACTER} is down; it is tried again",
+        "s3://a is down after 2.1ms; wait",
+        "s3://b\N{REPLACEMENT CHARACTER} is down",
     ]

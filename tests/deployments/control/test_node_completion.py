@@ -8,8 +8,11 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.backends.backend import ModelLoadError
+from deployments.control import node_completion
 from deployments.control.node_completion import NodeCompleter, possible_nodes
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.waits import longest_wait
 from tests.serving import environment, run
 
 HEAD = NodeFacts(4, node_id="head")
@@ -49,6 +52,19 @@ def test_without_a_node_that_it_may_run_on_it_is_asked_here(tmp_path: Path) -> N
     config = text_format.Parse(f'name: "m" backend: "python" {LABEL}', ModelConfig())
     completer = NodeCompleter(ClusterFacts((HEAD,)))
     assert completer(config, str(tmp_path / "m"), str(tmp_path / "m/1"), str(file)) == config
+
+
+def test_it_is_known_for_which_model_the_reading_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def complete(config: ModelConfig, *paths: str) -> ModelConfig:
+        seen.append(longest_wait(0.0))
+        raise ModelLoadError("no")
+
+    monkeypatch.setattr(node_completion, "complete", complete)
+    with pytest.raises(ModelLoadError):
+        NodeCompleter(ClusterFacts(()))(ModelConfig(name="m"), "/m", "/m/1", "/m/1/model.py")
+    assert [*seen, longest_wait(0.0)] == ["running auto_complete_config of model 'm'", ""]
 
 
 ON_A_NODE = """

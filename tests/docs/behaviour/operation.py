@@ -84,6 +84,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_progress.py::test_what_failed_is_shown_before_what_is_ready",
     ),
     "The last line of the start": ("app/cli/test_progress.py::test_summary_counts_what_failed",),
+    "A start takes as long as its models do": (
+        "app/cli/test_local_server.py::test_models_have_all_the_time_that_they_take",
+    ),
+    "One whose own processes are not": (
+        "app/cli/test_local_server.py::test_a_start_without_a_controller_or_an_ingress_fails_in_time",
+    ),
     "A start that fails ends with exit code 1": (COMMANDS + "test_ray_that_does_not_start_is_one_sentence",),
     "Ctrl-C while models load": (COMMANDS + "test_sigint_during_the_start_stops_cleanly",),
     "`eagleray serve` starts in any folder": (NAMESAKES + "test_files_named_as_our_packages_hide_nothing",),

@@ -255,6 +255,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_progress.py::test_why_a_repository_cannot_be_read_is_said_once",
         "app/ingress/test_directory_follower.py::test_why_a_repository_cannot_be_read_is_followed_by_news",
         "deployments/control/test_repository_controller.py::test_a_follower_hears_why_a_repository_cannot_be_read",
+        "deployments/control/test_repository_controller.py::test_a_follower_hears_what_the_first_reading_waits_for",
+        "deployments/control/test_node_completion.py::test_it_is_known_for_which_model_the_reading_waits",
+        "repository_loader/storage/test_mirror.py::test_it_is_known_which_model_is_fetched",
     ),
     "News of 300 models": (
         "app/ingress/test_directory_follower.py::test_news_of_300_models_never_hold_the_loop_for_long",

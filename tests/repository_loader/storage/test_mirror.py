@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
 from repository_loader.storage.model_source import fetch_all, provide
 from repository_loader.storage.object_store import ObjectStore
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
+from repository_loader.waits import longest_wait
 from tests.full_disk import full_disk
 from tests.object_stores import EMULATORS, S3_ENVIRONMENT, Bucket, as_container, emulator, gs_bucket, s3_bucket
 from tests.repeating import repeating
@@ -67,6 +69,22 @@ def test_models_of_a_store_load_like_those_of_a_folder(bucket: Bucket, at: str, 
     package = found.models["a"].packages[-1]
     assert (package.version, Path(package.file_path).read_text()) == (2, python_model("a")["a/1/model.py"])
     assert package.source is not None and package.source.uri == uri
+
+
+def test_it_is_known_which_model_is_fetched(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def noted(*given: Any) -> dict[str, str]:
+        seen.append(longest_wait(0.0))
+        return fetch_all(*given)
+
+    uri = put(bucket, at, {**python_model("a"), **python_model("b")})
+    monkeypatch.setattr(mirror, "fetch_all", noted)
+    read(uri, tmp_path)
+    assert seen == [f"fetching model '{name}' from {read_location(uri).shown}" for name in "ab"]
+    assert not longest_wait(0.0)
 
 
 def test_changed_model_gets_a_folder_of_its_own_and_others_stay(bucket: Bucket, at: str, tmp_path: Path) -> None:
