@@ -156,7 +156,7 @@ def unload(model: str, dependents: bool, server: RemoteServer, as_json: bool) ->
 
 def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, Any], as_json: bool) -> None:
     """Load or unload, and say what became of the model's versions."""
-    server.post(f"/v2/repository/models/{quoted(model)}/{verb}", parameters)
+    server.control(f"/v2/repository/models/{quoted(model)}/{verb}", parameters)
     rows = _rows_of(server, model)
     if as_json:
         click.echo(json.dumps(rows))

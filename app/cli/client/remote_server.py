@@ -16,6 +16,8 @@ from click.core import ParameterSource
 from app.cli.printable import printable_lines
 
 _TIMEOUT_S: Final = 600.0
+_CONTROL_TIMEOUT_S: Final = 3700.0
+"""Models may take an hour to load, after which a server says itself that they do not."""
 _PROBE_S: Final = 2.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _OTHER: Final = "is it Eagleray's?"
@@ -63,6 +65,10 @@ class RemoteServer:
     def post(self, path: str, document: Any, kind: type = object) -> Any:
         """Send JSON and return that of the answer, of this kind; None when it has none."""
         return _json(self._send("POST", path, json.dumps(document).encode(), {})[2], kind)
+
+    def control(self, path: str, parameters: dict[str, Any]) -> None:
+        """Have a model loaded or unloaded, which may take long."""
+        self._send("POST", path, json.dumps(parameters).encode(), {}, timeout_s=_CONTROL_TIMEOUT_S)
 
     def infer(self, path: str, header: Any, content: bytes) -> tuple[Any, bytes]:
         """Send a request with tensors in binary; returns the JSON part of the answer and what follows it."""

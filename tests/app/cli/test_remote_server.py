@@ -13,9 +13,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from app.cli.client import remote_server
 from app.cli.client.remote_server import RemoteServer, quoted, server_options
 from app.cli.main import main
 from app.edge.server_tls import HTTP_1, ServerTls
+from app.ingress import cluster_control
 from tests.certificates import Authority
 
 
@@ -108,6 +110,19 @@ def test_a_server_that_hangs_is_an_error_and_its_late_answer_nobodys() -> None:
         seen.hangs.clear()
         seen.goes_on.set()
         assert server.get("/2")["path"] == "/2"
+        server.close()
+
+
+def test_a_load_may_take_as_long_as_the_server_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with counting() as (url, seen):
+        server = RemoteServer(url)
+        server.get("/0")
+        seen.hangs.set()
+        assert remote_server._CONTROL_TIMEOUT_S > cluster_control._GIVE_UP_S
+        monkeypatch.setattr(remote_server, "_CONTROL_TIMEOUT_S", 0.05)
+        with pytest.raises(click.ClickException, match="timed out"):
+            server.control("/load", {})
+        seen.goes_on.set()
         server.close()
 
 
