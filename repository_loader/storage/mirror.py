@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from repository_loader.waits import waiting
 _INDEX: Final = ".index.json"
 _LEFT_BEHIND: Final = ("lost+found", "__pycache__", "__MACOSX")
 _SAVE_S: Final = 1.0
+_PARALLEL_MODELS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +141,19 @@ class Mirror:
         saved_s = float("-inf")
         with self._index() as index:
             before = dict(index)
-        for model in names:
-            files, known = self._listed[model], before.get(model)
-            if known is not None and _same(known, files):
-                continue
-            try:
-                with waiting(f"fetching model '{model}' from {self._location.shown}"):
-                    taken[model] = self._take(self._store, model, files, known)
-            except StorageError as error:
-                if known is None:
-                    failures[model] = str(error)
+        changed = [name for name in names if name not in before or not _same(before[name], self._listed[name])]
+        with ThreadPoolExecutor(_PARALLEL_MODELS, "fetch-model") as threads:
+            found = threads.map(lambda model: self._taken(model, before.get(model)), changed)
+            for model, source in zip(changed, found, strict=True):
+                if isinstance(source, ModelSource):
+                    taken[model] = source
+                elif model in before:
+                    warnings.append(f"{source}; model '{model}' stays as it was read before")
                 else:
-                    warnings.append(f"{error}; model '{model}' stays as it was read before")
-                continue
-            if time.monotonic() - saved_s > _SAVE_S:  # a process that dies now leaves less to be fetched again
-                self._save(taken)
-                saved_s = time.monotonic()
+                    failures[model] = str(source)
+                if time.monotonic() - saved_s > _SAVE_S:  # a process that dies now leaves less to be fetched again
+                    self._save(taken)
+                    saved_s = time.monotonic()
         if taken:
             self._save(taken)
             self._cache.evict()
@@ -181,6 +180,15 @@ class Mirror:
             yield
         except OSError as error:
             raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
+
+    def _taken(self, model: str, known: ModelSource | None) -> ModelSource | StorageError:
+        """Fetch a model, or return why it cannot be had."""
+        assert self._store is not None
+        try:
+            with waiting(f"fetching model '{model}' from {self._location.shown}"):
+                return self._take(self._store, model, self._listed[model], known)
+        except StorageError as error:
+            return error
 
     def _take(self, store: RemoteStore, model: str, files: list[RemoteFile], known: ModelSource | None) -> ModelSource:
         """Fetch a model's new files, and have its link point to all of them, unless somebody has done so meanwhile."""

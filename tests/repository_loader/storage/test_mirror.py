@@ -80,11 +80,24 @@ def test_it_is_known_which_model_is_fetched(
         seen.append(longest_wait(0.0))
         return fetch_all(*given)
 
-    uri = put(bucket, at, {**python_model("a"), **python_model("b")})
+    uri = put(bucket, at, python_model("a"))
     monkeypatch.setattr(mirror, "fetch_all", noted)
     read(uri, tmp_path)
-    assert seen == [f"fetching model '{name}' from {read_location(uri).shown}" for name in "ab"]
-    assert not longest_wait(0.0)
+    assert [*seen, longest_wait(0.0)] == [f"fetching model 'a' from {read_location(uri).shown}", ""]
+
+
+def test_several_models_are_fetched_at_a_time(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(4, timeout=10)
+
+    def meeting(*given: Any) -> dict[str, str]:
+        together.wait()
+        return fetch_all(*given)
+
+    uri = put(bucket, at, {path: text for name in "abcd" for path, text in python_model(name).items()})
+    monkeypatch.setattr(mirror, "fetch_all", meeting)
+    assert [model.failure for model in read(uri, tmp_path).models.values()] == [None] * 4
 
 
 def test_changed_model_gets_a_folder_of_its_own_and_others_stay(bucket: Bucket, at: str, tmp_path: Path) -> None:
