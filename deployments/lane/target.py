@@ -180,11 +180,9 @@ class LaneTarget:
         from_client: bool = True,
     ) -> LaneCall | None:
         mark = read_mark(parts, json_length, wire)
-        if mark is None:
+        if mark is None or (self.waiting is not None and not self.choice.lanes):
             return LaneTarget.submit(self, parts, json_length, sink, wire, trace, from_client=from_client)
         assert self._sequences is not None
-        if self.waiting is not None and not self.choice.lanes:
-            return LaneTarget.submit(self, parts, json_length, sink, wire, trace, from_client=from_client)
         self.sent += 1
         lane = self._sequences.choose(mark, self.choice.lanes)
         if lane is not None:
