@@ -18,9 +18,9 @@ from deployments.backends.python.metric_rows import (
     Labels,
     MetricRows,
     NumberRow,
-    Rows,
 )
 from deployments.backends.python.text import text_argument
+from deployments.core.counts import Rows
 
 
 class MetricKind(IntEnum):

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from deployments.core.counts import (
     CUSTOM_BUCKET,
@@ -12,10 +12,10 @@ from deployments.core.counts import (
     CUSTOM_GAUGE,
     CUSTOM_SUM,
     BucketCount,
-    Counts,
     CustomGauge,
     CustomNumber,
     Label,
+    Rows,
     Totals,
 )
 
@@ -26,14 +26,6 @@ MAX_BYTES: Final = 4 << 20
 """What all metrics of one process may take; a histogram takes a row for each bucket."""
 
 Labels = tuple[tuple[str, str], ...]
-
-
-class Rows(Protocol):
-    """Where rows lie; the same label is always the same row. Any thread may ask."""
-
-    def row(self, label: Label) -> Counts:
-        """Return the row of a label, zeros when it is new."""
-        ...
 
 
 class NumberRow:
@@ -97,7 +89,7 @@ class MetricRows:
         self._full = False
 
     def export_to(self, make_rows: Callable[[], Rows], folder: str) -> None:
-        """Have rows from now on be those that are made with the first."""
+        """Have rows from now on be those that are made with the first, and that any thread may ask for."""
         self._make_rows, self.folder = make_rows, folder
         self._rows, self._known, self._bytes, self._full = None, set(), 0, False
 

@@ -1,7 +1,10 @@
 """When a process that has died is started again."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from deployments.core.clock import Clock
 
 FIRST_DELAY_S: Final = 0.5
 LAST_DELAY_S: Final = 30.0
@@ -9,22 +12,10 @@ LASTING_S: Final = 30.0
 """A process that has lived for so long is started again at once."""
 
 
-class RestartClock(Protocol):
-    """What is needed of a clock."""
-
-    def now_ns(self) -> int:
-        """Return monotonic nanoseconds."""
-        ...
-
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> object:
-        """Make the call after a delay."""
-        ...
-
-
 class Restart:
     """Calls `start` at once for the first death, and after 0.5 to 30 s when the process does not last."""
 
-    def __init__(self, clock: RestartClock, start: Callable[[], None]) -> None:
+    def __init__(self, clock: "Clock", start: Callable[[], None]) -> None:
         self._clock = clock
         self._start = start
         self._delay_s = 0.0
