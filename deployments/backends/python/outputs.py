@@ -47,17 +47,17 @@ class OutputReader:
     def __init__(self, signature: Signature) -> None:
         self._outputs = {name: _Output(signature, spec) for name, spec in signature.outputs.items()}
 
-    def read(self, request: InferRequest, response: InferenceResponse, views: Views) -> InferResponse | ServingError:
-        """Return the response to send, once the caller has let `settle` look at what was added to `views`."""
-        return self._read(request, response, views)
-
     def read_sent(self, request: InferRequest, response: InferenceResponse) -> InferResponse | ServingError:
         """Return the response of a model that still runs, and may write to all that it has made it of."""
-        return self._read(request, response, None)
+        return self.read(request, response, None)
 
-    def _read(
+    def read(
         self, request: InferRequest, response: InferenceResponse, views: Views | None
     ) -> InferResponse | ServingError:
+        """Return the response to send, once the caller has let `settle` look at what was added to `views`.
+
+        None of these: the model still runs, see `read_sent`.
+        """
         if response._error is not None:
             return to_serving_error(response._error)
         requested = request.outputs
@@ -172,12 +172,12 @@ class _Output:
 def _is_given_back(array: Array, request: InferRequest) -> bool:
     """Return whether the model returned an input, which nobody holds but its request and the tensor of one output."""
     places = sum([given is array for given in request.inputs.values()])
-    return places > 0 and getrefcount(array) <= places + 2 + _LOCAL  # `_read` holds it, too
+    return places > 0 and getrefcount(array) <= places + 2 + _LOCAL  # `read` holds it, too
 
 
 def settle(views: Views) -> None:
     """Copy those outputs whose memory anyone but the outputs of `views` themselves can write to."""
-    holders = Counter(_base_id(outputs[name]) for outputs, name in views)
+    holders = Counter(id(outputs[name].base) for outputs, name in views)
     for outputs, name in views:
         array = outputs[name]
         base = array.base
@@ -197,10 +197,6 @@ def copy_kept(responses: list[object], results: Iterable[object]) -> None:
         for result in results:
             if isinstance(result, InferResponse):
                 result.outputs = {name: array.copy() for name, array in result.outputs.items()}
-
-
-def _base_id(array: Array) -> int:
-    return id(array.base)
 
 
 def _strings(array: Array, output: str, model: str) -> Array:
