@@ -45,9 +45,6 @@ def execute(made_by: ModelModule | None, make: MakeCall, decoupled: bool) -> "In
         TritonModelException: no model may call others here.
     """
     module, server = _server_for(made_by)
-    module.blocks_loop()
-    if not server.may_wait():
-        raise TritonModelException(NOT_ON_LOOP)
     if decoupled:
         return ResponseIterator(partial(_send, module, server, make))
     results: queue.SimpleQueue[_Item] = queue.SimpleQueue()
@@ -68,9 +65,6 @@ def execute_async(
         RuntimeError: no event loop runs on this thread.
     """
     module, server = _server_for(made_by)
-    module.blocks_loop()
-    if not server.may_wait():
-        raise TritonModelException(NOT_ON_LOOP)
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[InferenceResponse | ResponseIterator]
     if decoupled:
@@ -232,6 +226,9 @@ def _server_for(made_by: ModelModule | None) -> tuple[ModelModule, ModelServer]:
         raise TritonModelException(_NOT_HERE)
     if module.forked:
         raise TritonModelException(NOT_FORKED)
+    module.blocks_loop()
+    if not module.server.may_wait():
+        raise TritonModelException(NOT_ON_LOOP)
     return module, module.server
 
 
