@@ -97,12 +97,7 @@ class ModelModule:
         if folder not in self._search_path:
             self._search_path.insert(0, folder)
         name = f"{self.package}.{Path(file_path).stem}"
-        spec = spec_from_file_location(name, file_path, loader=_Loader(name, file_path))
-        assert spec is not None and spec.loader is not None
-        module = module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
+        return _imported(name, file_path, _Loader(name, file_path))
 
     def source_files(self) -> list[str]:
         """Return the files of the modules that the model has imported from its folders."""
@@ -234,13 +229,7 @@ class SoleModule(ModelModule):
             return importlib.import_module(f"{folder.name}.{stem}")  # as Triton calls it
         if str(folder) not in self._search_path:
             sys.path.insert(sys.path.index(self.version_path), str(folder))
-        name = stem
-        spec = spec_from_file_location(name, file_path)
-        assert spec is not None and spec.loader is not None
-        module = module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
+        return _imported(stem, file_path)
 
     @property
     def forked(self) -> bool:
@@ -252,6 +241,15 @@ class SoleModule(ModelModule):
 
     def close(self) -> None:
         """Leave all as it is: the process ends."""
+
+
+def _imported(name: str, file_path: str, loader: Loader | None = None) -> ModuleType:
+    """Import a file as a module of that name."""
+    spec = spec_from_file_location(name, file_path, loader=loader)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _look_again() -> None:
