@@ -46,10 +46,6 @@ class LaneAddress:
         tcp = [self.tcp_host, self.tcp_port]
         return {"unix": self.unix_path, "tcp": tcp, "secret": self.secret, "gpus": self._gpus}
 
-    def set_lane_count(self, count: int) -> None:
-        """Note how many lanes are open; see `DeathMark`."""
-        self.death_mark.set_lane_count(count)
-
     def remove(self) -> None:
         """Remove the files."""
         self.death_mark.remove()

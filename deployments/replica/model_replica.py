@@ -116,10 +116,10 @@ class ModelReplica:
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if options.lane_tcp else None, gpus)
-        descriptor = self._address.death_mark.descriptor
+        mark = self._address.death_mark
         self._host.unload_timeout_s = options.unload_timeout_s
-        self._guard = self._host.guard = StallGuard(self._loop, options.max_batch_duration_s, descriptor)
-        self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
+        self._guard = self._host.guard = StallGuard(self._loop, options.max_batch_duration_s, mark.descriptor)
+        self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=mark.set_lane_count)
         self._host.former.gone = self._lane.forget_former
         self._sampler = StateSampler(self._host, self._fleet, self._counters, options.metrics.interval_s)
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, options.metrics.interval_s)
