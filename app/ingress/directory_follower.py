@@ -85,7 +85,7 @@ class DirectoryFollower:
         directory.take(news)
         # Before anybody hears that the change was followed: some copies and versions are void now.
         self._routes_changed()
-        self._host.set_traffic(directory.traffic)
+        self._host.router.set_traffic(directory.traffic)
         self._settings.take(directory.client_state)
         self._models.changed()
         await self._watch(directory.deployments)

@@ -199,7 +199,7 @@ class Ingress:
     def _directory_changed(self) -> None:
         directory = self.service.models.directory
         self._load.follow(directory.models)
-        self._host.expect(directory.taken)
+        self._host.router.expect(directory.taken)
         self._traffic.follow()
         self._routes_changed()
 

@@ -14,12 +14,12 @@ from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.routes import REPLACEMENT_S
 from deployments.replica.group_watch import GroupWatch
+from deployments.replica.host_router import HostRouter
 from deployments.replica.load_report import LoadReport
 from deployments.replica.neighbours import Found
 from protocol.errors import Unavailable, from_grpc_code
 from protocol.signature import Signature
 from repository_loader.namespaces import identifiers
-from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ _CALLED: Final = "called"
 class DirectoryNeighbours:
     """Finds models in the directory of the controller, whose handle `controller` returns; opens lanes to them.
 
-    `know` is told the signature of each model that is found, `expect` which versions take requests, `share` how those
-    of a model share the requests that name none. A called model that scales with its load gets its replicas as it does
-    for clients: calls count, and wait for the first one. All methods run on the loop's thread.
+    `router` is told the signature of each model that is found, which versions take requests, and how those of a model
+    share the requests that name none. A called model that scales with its load gets its replicas as it does for
+    clients: calls count, and wait for the first one. All methods run on the loop's thread.
     """
 
     def __init__(
@@ -41,18 +41,14 @@ class DirectoryNeighbours:
         loop: asyncio.AbstractEventLoop,
         fleet: Fleet,
         watch: GroupWatch,
-        know: Callable[[Mapping[str, Signature]], None],
-        expect: Callable[[Collection[tuple[str, int]]], None],
-        share: Callable[[Mapping[str, Traffic]], None],
+        router: HostRouter,
         controller: Callable[[], Any],
     ) -> None:
         self._find_controller = controller
         self._loop = loop
         self._fleet = fleet
         self._watch = watch
-        self._know = know
-        self._expect = expect
-        self._share = share
+        self._router = router
         self.directory = Directory()
         self.loads = asyncio.Event()
         """Whether a model here has had another loaded."""
@@ -133,7 +129,7 @@ class DirectoryNeighbours:
             assert config is not None
             signature = Signature.from_config(config)
             self._signatures[name] = entry.config, signature
-            self._know({name: signature})
+            self._router.set_signatures({name: signature})
         return signature
 
     def _watch_called(self) -> None:
@@ -165,8 +161,8 @@ class DirectoryNeighbours:
         if news is not None:
             directory.take(news)
             self._watch_called()
-            self._expect(directory.taken)
-            self._share(directory.traffic)
+            self._router.expect(directory.taken)
+            self._router.set_traffic(directory.traffic)
             self.changed()
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:

@@ -45,7 +45,6 @@ from protocol.limits import Limits
 from repository_loader.backend_traits import traits_of
 from repository_loader.ensemble_graph import step_models
 from repository_loader.overrides import read_overrides
-from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -421,14 +420,6 @@ class ModelHost:
             if statistics.whose not in self.served and is_gone(*statistics.whose):
                 statistics.let_go()
                 self._counting.discard(statistics)
-
-    def expect(self, taken: Collection[Key]) -> None:
-        """Take which versions of all models take requests."""
-        self.router.expect(taken)
-
-    def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:
-        """Take how the versions of models share the requests of ensembles here that name none."""
-        self.router.set_traffic(traffic)
 
     def target(self, name: str, version: int = -1) -> LocalTarget | None:
         """Return a target for a hosted model (-1: the highest version), None when it is not hosted."""

@@ -108,9 +108,7 @@ class ModelReplica:
             self._loop,
             self._fleet,
             self._watch,
-            self._host.router.set_signatures,
-            self._host.expect,
-            self._host.set_traffic,
+            self._host.router,
             lambda: with_plain_calls(handle_of(CONTROLLER, self._owner)),
         )
         self._host.calls.neighbours = self._neighbours
@@ -153,7 +151,7 @@ class ModelReplica:
             self._neighbours.follow()  # models here may ask others for the version that takes requests
         self._lane.spill = load["spill"]
         if not self._neighbours.directory.known:
-            self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
+            self._host.router.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         self._host.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
         applied = self._in_background(self._host.apply(load["models"]))
         if self._listening:

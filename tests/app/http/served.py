@@ -1,6 +1,7 @@
 """The whole HTTP application over a service whose directory and models are the test's own."""
 
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from google.protobuf import json_format, text_format
@@ -38,6 +39,7 @@ class FakeHost:
         self.failures: dict[tuple[str, int], str] = {}
         self.copies: Collection[tuple[str, int]] = ()
         self.digests: dict[tuple[str, int], str] = {}
+        self.router = SimpleNamespace(set_traffic=lambda traffic: None)
 
     def copies_now(self, name: str, version: int, digest: str) -> bool:
         return self.digests.get((name, version)) == digest
@@ -56,9 +58,6 @@ class FakeHost:
 
     def failure(self, name: str, version: int) -> str:
         return self.failures.get((name, version), "")
-
-    def set_traffic(self, traffic: Mapping[str, Any]) -> None:
-        pass
 
 
 class FakeFleet:

@@ -4,11 +4,14 @@ from typing import Any
 
 from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
 from deployments.control.publisher import Publisher
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
+from deployments.replica.host_router import HostRouter
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
 
@@ -29,6 +32,11 @@ class Controller:
         self._publisher.publish(models=models, deployments={})
 
 
+def router_over(fleet: Fleet) -> HostRouter:
+    clock = LoopClock(asyncio.get_running_loop())
+    return HostRouter(Core(clock), fleet, clock)
+
+
 def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_models_that_are_called() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -39,9 +47,7 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             await step.server.listen([step.sock])
             fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
             watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-            neighbours = DirectoryNeighbours(
-                loop, fleet, watch, lambda signatures: None, fleet.expect, lambda traffic: None, lambda: controller
-            )
+            neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
             fleet.set_replicas("steps#v1", {"step": step.address})
             await Lanes.until(lambda: fleet.target("echo") is not None)
             step.die()
@@ -71,9 +77,7 @@ def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
         controller.publish(echo=VersionEntry(READY))
         fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
         watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-        neighbours = DirectoryNeighbours(
-            loop, fleet, watch, lambda signatures: None, fleet.expect, lambda traffic: None, lambda: controller
-        )
+        neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
         neighbours.follow()
         await Lanes.until(lambda: len(controller.calls) == 2)
         neighbours.close()

@@ -99,9 +99,7 @@ async def two_processes(models: Models, there: str, *, asleep: bool = False) -> 
             replica.server.set_model(there, 1, other.host.served[(there, 1)])
             controller = FakeController(models, {"there": [there], "here": here})
             watching, host = GroupWatch(fleet, loop, 0.0, watch), call.host
-            neighbours = DirectoryNeighbours(
-                loop, fleet, watching, host.router.set_signatures, host.expect, host.set_traffic, lambda: controller
-            )
+            neighbours = DirectoryNeighbours(loop, fleet, watching, host.router, lambda: controller)
             call.host.calls.neighbours = neighbours
             call.controller, call.there = controller, replica
             yield call
