@@ -130,10 +130,14 @@ class Plan:
     unplaced: dict[str, str] = field(default_factory=dict)
 
     @property
+    def models(self) -> tuple[ModelPlan, ...]:
+        """Every model that runs, once for each of its places."""
+        return (*self.embedded, *(model for deployment in self.deployments for model in deployment.models))
+
+    @property
     def leaving(self) -> set[tuple[str, int]]:
         """The versions that serve where they were until they are ready elsewhere."""
-        models = (*self.embedded, *(model for deployment in self.deployments for model in deployment.models))
-        return {(model.name, model.version) for model in models if model.leaving}
+        return {(model.name, model.version) for model in self.models if model.leaving}
 
     @property
     def serving(self) -> "Plan":

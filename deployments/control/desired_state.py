@@ -470,7 +470,7 @@ def _tidy(
 
 def _placed(plan: Plan) -> dict[str, list[ModelPackage]]:
     placed: dict[str, list[ModelPackage]] = {}
-    for model in (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models)):
+    for model in plan.models:
         placed.setdefault(model.name, []).append(model.package)
     return placed
 

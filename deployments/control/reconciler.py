@@ -332,8 +332,7 @@ def _asked_no_longer(before: Plan, after: Plan) -> dict[str, set[Place]]:
 
 def _steps(plan: Plan) -> set[tuple[str, str]]:
     """Return the ensembles of a plan, each with every one of its steps."""
-    models = (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models))
-    return {(model.name, step) for model in models for step in model.dependencies}
+    return {(model.name, step) for model in plan.models for step in model.dependencies}
 
 
 def _places(plan: Plan) -> dict[str, list[Place]]:

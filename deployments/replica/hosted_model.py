@@ -170,8 +170,7 @@ class Packages(dict[str, ModelPackage]):
 
 def packages_by_name(plan: Plan) -> Packages:
     """Return the models of a plan; of one that leaves its place, what will be."""
-    models = [model for deployment in plan.deployments for model in deployment.models]
-    ordered = sorted((*models, *plan.embedded), key=lambda model: (model.version, not model.leaving))
+    ordered = sorted(plan.models, key=lambda model: (model.version, not model.leaving))
     packages = Packages({model.name: model.package for model in ordered})
     others = [model for model in ordered if model.version != packages[model.name].version and not model.leaving]
     packages.mixed = {
