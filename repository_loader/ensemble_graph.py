@@ -44,6 +44,11 @@ def step_models(config: ModelConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
+def steps_of(model: RepositoryModel | None) -> tuple[str, ...]:
+    """Return as `step_models`; none where there is no model, or its configuration could not be read."""
+    return step_models(model.config) if model is not None and model.config is not None else ()
+
+
 def linked(*models: Mapping[str, RepositoryModel], within: Collection[str] | None = None) -> list[set[str]]:
     """Return the names of models and of ensembles' steps, in one set those that ensembles link in any mapping.
 
@@ -51,7 +56,7 @@ def linked(*models: Mapping[str, RepositoryModel], within: Collection[str] | Non
     """
     groups: dict[str, set[str]] = {}
     for name, model in chain.from_iterable(each.items() for each in models):
-        names = {name, *(step_models(model.config) if model.config is not None else ())}
+        names = {name, *steps_of(model)}
         names = names if within is None else names.intersection(within)
         group = names.union(*(groups[each] for each in names if each in groups))
         groups.update(dict.fromkeys(group, group))

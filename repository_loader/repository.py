@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.completion import PythonCompleter
-from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, step_models
+from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, steps_of
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.model_reader import ModelReader
@@ -87,7 +87,7 @@ def load_repositories(
                 for model in threads.map(read, wanted):
                     models[model.name] = model
                 known = beside | models
-                steps = {name for model in known.values() if model.config for name in step_models(model.config)}
+                steps = {name for model in known.values() for name in steps_of(model)}
                 needed = (steps & (folders.keys() | taken.keys())) - known.keys()
     for name, verdict in check_ensembles(beside | models).items():
         if name in models:

@@ -19,7 +19,7 @@ from deployments.control.postponed import Postponed, joined, parted, reasons_of
 from protocol.short_error import short_text
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, Plan
-from repository_loader.ensemble_graph import step_models
+from repository_loader.ensemble_graph import steps_of
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
 from repository_loader.package import IN_PLACE_PARAMETERS, ModelPackage, lasting
@@ -147,7 +147,7 @@ class DesiredState:
         while len(found) > before:
             before = len(found)
             for name, model in self.snapshot.models.items():
-                if model.config and not {*names, *found}.isdisjoint(step_models(model.config)):
+                if not {*names, *found}.isdisjoint(steps_of(model)):
                     found.add(name)
         return found - set(names)
 
@@ -170,7 +170,7 @@ def alike(desired: DesiredState, name: str) -> set[str]:
     """Return under which names models run, or are steps of those, that have one name, given as it is or identified."""
     plain = shared_name(name) or name
     models = desired.snapshot.models
-    known = {step for model in models.values() if model.config is not None for step in step_models(model.config)}
+    known = {step for model in models.values() for step in steps_of(model)}
     known |= models.keys()
     return {plain, *identifiers(plain, known)} & known
 
@@ -233,7 +233,7 @@ def loaded(
         old = _serving(desired, name, failed)
         called = shared_name(name) or name
         origin = origins.get(name) or all_origins.get(name) or Origin(explicit=called in asked_for)
-        if found.failure is not None and old is not None and not (_is_ensemble(found) and name in above_changes):
+        if found.failure is not None and old is not None and not (steps_of(found) and name in above_changes):
             logger.error("'%s' serves on as it is: %s", name, found.failure)
             continue
         new = with_revisions(found, old, nonce)
@@ -314,8 +314,7 @@ def with_dependents(desired: DesiredState, name: str) -> set[str]:
     going = {name}
     candidates = [name]
     while candidates:
-        model = desired.snapshot.models.get(candidates.pop())
-        for step in step_models(model.config) if model is not None and model.config is not None else ():
+        for step in steps_of(desired.snapshot.models.get(candidates.pop())):
             origin = desired.origins.get(step)
             if step in going or origin is None or origin.explicit or desired.dependents([step]) - going:
                 continue
@@ -376,10 +375,6 @@ def _still_postponed(desired: DesiredState, snapshot: Snapshot) -> tuple[tuple[P
     return parted(desired.postponed, changed)
 
 
-def _is_ensemble(model: RepositoryModel) -> bool:
-    return model.config is not None and bool(step_models(model.config))
-
-
 def _changes(desired: DesiredState, read: Snapshot, failed: Collection[Version], nonce: str) -> set[str]:
     """Return the models that run and are loaded otherwise than they do."""
     return {
@@ -398,8 +393,7 @@ def with_steps(read: Snapshot, names: Iterable[str]) -> set[str]:
     while candidates:
         if (name := candidates.pop()) not in found:
             found.add(name)
-            model = read.models.get(name)
-            candidates += step_models(model.config) if model is not None and model.config is not None else ()
+            candidates += steps_of(read.models.get(name))
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from repository_loader.ensemble_graph import step_models
+from repository_loader.ensemble_graph import steps_of
 from repository_loader.snapshot import RepositoryModel
 
 
@@ -68,9 +68,9 @@ def waiting_ensembles(
     while len(found) > count:  # an ensemble may be a step of another
         count = len(found)
         for name, model in models.items():
-            if name in found or name in runs or model.failure or model.config is None:
+            if name in found or name in runs or model.failure:
                 continue
-            step = next((step for step in step_models(model.config) if step in postponed or step in found), "")
+            step = next((step for step in steps_of(model) if step in postponed or step in found), "")
             if step:
                 reason = f"ensemble '{name}' depends on '{step}', which does not run as it was deployed last"
                 found[name] = replace(model, packages=(), failure=reason)

@@ -19,7 +19,7 @@ from deployments.control.desired_state import (
 from deployments.control.node_completion import NodeCompleter
 from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
 from repository_loader.cluster_facts import ClusterFacts
-from repository_loader.ensemble_graph import check_ensembles, step_models
+from repository_loader.ensemble_graph import check_ensembles, steps_of
 from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
 from repository_loader.snapshot import RepositoryModel, Snapshot
@@ -160,7 +160,7 @@ def place_waiting(options: ControllerOptions, before: DesiredState, read: Snapsh
 
 def _unfit(models: Mapping[str, RepositoryModel], waits: Collection[str]) -> dict[str, RepositoryModel]:
     """Return the ensembles among those that wait which do not fit the steps that run, as they cannot be loaded."""
-    if not any((config := models[name].config) is not None and step_models(config) for name in waits):
+    if not any(steps_of(models[name]) for name in waits):
         return {}
     faults = {name: verdict.faults for name, verdict in check_ensembles(models).items() if name in waits}
     return {
