@@ -92,7 +92,7 @@ class ModelTable:
                 _keep_states(name, entry, before[name], moving, anew)
         self._note_left(before)
         self._hold(desired)
-        self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused), refused)
+        self._follow(desired.plan.deployments)
         for deployment in desired.plan.deployments:
             if deployment.app_name in refused:
                 for model in filter(self.shows, deployment.models):
@@ -164,17 +164,17 @@ class ModelTable:
             for number, version in self.models[name].versions.items():
                 version.held = bool(ran) and number not in ran and not version.left
 
-    def _follow(self, deployments: tuple[DeploymentPlan, ...], refused: Mapping[str, str]) -> None:
+    def _follow(self, deployments: Iterable[DeploymentPlan]) -> None:
         """Have the ingresses use these; what ran the models before keeps its lanes until it has `left`.
 
         Applications of the names in `refused` are somebody else's.
         """
-        keys = {(each.app_name, each.name) for each in deployments}
         before = (*self._leaving, *self.deployments)
+        self.deployments = tuple(each for each in deployments if each.app_name not in self.refused)
+        keys = {(each.app_name, each.name) for each in self.deployments}
         self._leaving = tuple(
-            each for each in before if (each.app_name, each.name) not in keys and each.app_name not in refused
+            each for each in before if (each.app_name, each.name) not in keys and each.app_name not in self.refused
         )
-        self.deployments = deployments
 
     def left(self, running: Collection[tuple[str, str]], hosted: Collection[tuple[str, int]] | None) -> None:
         """Forget the deployments that have ended; versions that run nowhere now, packed ones too, are unloaded.
