@@ -33,6 +33,11 @@ def object_array(elements: Iterable[object], shape: Shape) -> Array:
     return array.reshape(shape)
 
 
+def blank_array(dtype: np.dtype[np.generic], shape: Shape) -> Array:
+    """Return a tensor of zeros, or of empty elements."""
+    return np.full(shape, b"", object) if dtype.kind == "O" else np.zeros(shape, dtype)
+
+
 def decode_bytes(
     buffer: bytes | memoryview,
     offset: int,

@@ -16,6 +16,7 @@ from deployments.core.statistics import ModelStatistics
 from deployments.core.traced_request import begin_streams
 from deployments.schedulers.implicit_states import default_states
 from deployments.schedulers.sequence_controls import default_controls
+from protocol.bytes_tensor import blank_array
 from protocol.datatypes import BY_ENUM, DataType
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import RESCHEDULED, Array, InferRequest, InferResponse
@@ -137,12 +138,8 @@ def _array(
     if kind == "input_data_file":
         data = read_side_file(package, "warmup", setting.input_data_file, "warmup data file")
         return _from_bytes(data, name, datatype, shape)
-    if not datatype.byte_size:
-        array = np.empty(shape, object)
-        array.fill(b"")
-        return array
-    if kind == "zero_data":
-        return np.zeros(shape, datatype.numpy)
+    if kind == "zero_data" or not datatype.byte_size:
+        return blank_array(datatype.numpy, shape)
     return _random(datatype, shape)
 
 

@@ -7,8 +7,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelSequenceBatchin
 
 from deployments.backends.backend import ModelLoadError
 from deployments.core.side_file import read_side_file
-from protocol.bytes_tensor import decode_bytes, object_array
-from protocol.datatypes import BY_ENUM, DataType
+from protocol.bytes_tensor import blank_array, decode_bytes
+from protocol.datatypes import BY_ENUM
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply, read_only
 from repository_loader.package import ModelPackage
@@ -92,7 +92,7 @@ class StateKeeper:
 def default_states(config: ModelConfig) -> States:
     """Return zeros for each input that takes a state."""
     return {
-        state.input_name: _zeros(BY_ENUM[state.data_type], _shape(config, state.dims))
+        state.input_name: blank_array(BY_ENUM[state.data_type].numpy, _shape(config, state.dims))
         for state in config.sequence_batching.state
     }
 
@@ -100,11 +100,11 @@ def default_states(config: ModelConfig) -> States:
 def _initial(package: ModelPackage, state: ModelSequenceBatching.State) -> Array:
     datatype = BY_ENUM[state.data_type]
     if not state.initial_state:
-        return _zeros(datatype, _shape(package.config, state.dims))
+        return blank_array(datatype.numpy, _shape(package.config, state.dims))
     initial = state.initial_state[0]
     shape = _shape(package.config, initial.dims)
     if not initial.data_file:
-        return _zeros(datatype, shape)
+        return blank_array(datatype.numpy, shape)
     data = read_side_file(package, "initial_state", initial.data_file, "initial state file")
     count = int(np.prod(shape))
     try:
@@ -121,9 +121,3 @@ def _initial(package: ModelPackage, state: ModelSequenceBatching.State) -> Array
 def _shape(config: ModelConfig, dims: Iterable[int]) -> tuple[int, ...]:
     own = tuple(max(dim, 1) for dim in dims)
     return (1, *own) if config.max_batch_size > 0 else own
-
-
-def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:
-    if datatype.byte_size:
-        return np.zeros(shape, datatype.numpy)
-    return object_array([b""] * int(np.prod(shape)), shape)

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain, count
 from typing import Final
 
-import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.core.clock import Clock, Timer
@@ -34,9 +33,9 @@ from deployments.schedulers.sequence_slots import (
     Slot,
     deadline_ns,
 )
-from protocol.bytes_tensor import object_array
+from protocol.bytes_tensor import blank_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable, UnknownSequence
-from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
+from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, read_only
 from protocol.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -224,8 +223,8 @@ class SequenceScheduler:
 
     def not_ready(self, like: InferRequest) -> InferRequest:
         """Return a request for a row of a batch in which none runs, shaped as another one."""
-        inputs = {name: _blank(array) for name, array in like.inputs.items()} | self._controls.not_ready()
-        return InferRequest(inputs, 1, _unheard, outputs=like.outputs)
+        inputs = {name: blank_array(array.dtype, array.shape) for name, array in like.inputs.items()}
+        return InferRequest(inputs | self._controls.not_ready(), 1, _unheard, outputs=like.outputs)
 
     def ran(self, slot: Slot, result: InferResponse | ServingError) -> None:
         """Keep the states of an answer before its client gets it."""
@@ -456,10 +455,6 @@ class SequenceScheduler:
             self._outage.end()
             drained, self._drained = self._drained, None
             drained()
-
-
-def _blank(array: Array) -> Array:
-    return object_array([b""] * array.size, array.shape) if array.dtype.kind == "O" else np.zeros_like(array)
 
 
 def _unheard(request: InferRequest, result: InferResponse | ServingError) -> None:

@@ -4,12 +4,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.backends.row_batch import to_client_shape
 from deployments.backends.testing.number import number
 from deployments.core.clock import Clock
+from protocol.bytes_tensor import blank_array
 from protocol.infer import Array, InferRequest, InferResponse, Parameter
 from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -75,4 +74,4 @@ class IdentityInstance:
         spec = self._signature.outputs[output]
         dims = [1 if dim == -1 else dim for dim in spec.model_dims]
         shape = [request.rows, *dims] if self._signature.max_batch_size > 0 else dims
-        return np.full(shape, b"" if spec.datatype.name == "BYTES" else 0, spec.datatype.numpy)
+        return blank_array(spec.datatype.numpy, tuple(shape))
