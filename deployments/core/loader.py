@@ -38,6 +38,7 @@ from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
 from repository_loader.fingerprint import take_fingerprint
 from repository_loader.loadability import check_loadable
+from repository_loader.model_files import is_ensemble
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.parameters import ParameterError
 
@@ -132,7 +133,7 @@ def prepare(
     statistics = ModelStatistics(package.name, package.version, Totals())
     states = ImplicitStates.of(package)
     files = _files(package)
-    loaded = [] if _is_ensemble(package) else _load_instances(package, specs, clock, server)
+    loaded = [] if is_ensemble(package.config) else _load_instances(package, specs, clock, server)
     passive = [instance for instance, spec in zip(loaded, specs, strict=False) if spec.passive]
     instances = [instance for instance in loaded if instance not in passive]
     try:
@@ -173,7 +174,7 @@ def assemble(
             return scheduler
         return CachedScheduler(scheduler, cache.of(prepared.files or secrets.token_hex()), statistics, clock)
 
-    if _is_ensemble(package):
+    if is_ensemble(package.config):
         ensemble = ensemble_scheduler(package.config, step_signatures or {}, router, statistics, clock)
         return ModelVersion(package, signature, statistics, cached(ensemble), None, clock)
     if package.config.HasField("sequence_batching"):
@@ -208,7 +209,7 @@ def _load_instances(
     package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None, server: ModelServer | None
 ) -> list[ModelInstance]:
     try:
-        instances = _backend(package.config, clock, server).load(package, specs)
+        return _backend(package.config, clock, server).load(package, specs)
     except ModelLoadError:
         raise
     except ParameterError as error:  # of --backend-config
@@ -218,7 +219,6 @@ def _load_instances(
     except Exception as error:
         log.exception("backend '%s' failed to load model '%s'", package.config.backend, package.name)
         raise ModelLoadError(f"unable to load model '{package.name}': {type(error).__name__}: {error}") from error
-    return instances
 
 
 def _backend(config: ModelConfig, clock: Clock | None, server: ModelServer | None) -> Backend:
@@ -243,10 +243,6 @@ def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:
 def _files(package: ModelPackage) -> str:
     """Return what tells the files of a model apart from changed ones, "" for a model whose responses are not kept."""
     return take_fingerprint(package.model_path).whole if package.config.response_cache.enable else ""
-
-
-def _is_ensemble(package: ModelPackage) -> bool:
-    return bool(package.config.platform == "ensemble")
 
 
 def _close(instances: Sequence[ModelInstance]) -> None:
