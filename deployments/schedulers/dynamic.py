@@ -55,7 +55,7 @@ class DynamicBatcher(PoolScheduler):
         self._delay_ns = batching.max_queue_delay_microseconds * 1000
         self._equal_inputs = EqualInputs.of(signature)
         self._running: deque[Batch] | None = deque() if batching.preserve_ordering else None
-        self._hold_count = held_request_count()
+        self._hold_count = held_count(HOLD_VARIABLE)
         self._timer: Timer | None = None
         self._timer_ns = NEVER_NS
         pool.grow = self._grow
@@ -164,9 +164,9 @@ class DynamicBatcher(PoolScheduler):
         self._dispatch()
 
 
-def held_request_count() -> int:
-    """Return how many requests `TRITONSERVER_DELAY_SCHEDULER` waits for, 0 when it is not set."""
-    value = os.environ.get(HOLD_VARIABLE, "")
+def held_count(variable: str) -> int:
+    """Return how many requests are waited for as an environment variable says, 0 when it is not set."""
+    value = os.environ.get(variable, "")
     return int(value) if value.isdecimal() else 0
 
 
@@ -180,5 +180,5 @@ def needs_policies(batching: ModelDynamicBatching, max_batch_size: int) -> bool:
         or policy.max_queue_size
         or policy.default_timeout_microseconds
         or set(batching.preferred_batch_size) - {max_batch_size}
-        or held_request_count()
+        or held_count(HOLD_VARIABLE)
     )

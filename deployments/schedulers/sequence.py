@@ -4,7 +4,6 @@ Source: core's SequenceBatchScheduler.
 """
 
 import logging
-import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.core.clock import Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
-from deployments.schedulers.dynamic import held_request_count
+from deployments.schedulers.dynamic import HOLD_VARIABLE, held_count
 from deployments.schedulers.implicit_states import ImplicitStates, StateKeeper
 from deployments.schedulers.outage import LASTS, Outage
 from deployments.schedulers.scheduler import STOPPING, reply
@@ -99,8 +98,8 @@ class SequenceScheduler:
             slot.batcher.slots.append(slot)
         self._slots = SequenceSlots(slots)
         self._outage = Outage(clock, lambda: self._slots.some_live, self._give_up_waiting)
-        self._hold_count = 0 if oldest else held_request_count()
-        self._hold_backlog_count = held_backlog_count() if self._hold_count else 0
+        self._hold_count = 0 if oldest else held_count(HOLD_VARIABLE)
+        self._hold_backlog_count = held_count(BACKLOG_HOLD_VARIABLE) if self._hold_count else 0
 
     @property
     def oldest_queued_ns(self) -> int:
@@ -465,9 +464,3 @@ def _following_count(queue: deque[InferRequest]) -> int:
     """Return how many requests in a slot belong to later sequences of its id, which Triton has in its backlog."""
     ends = (place for place, request in enumerate(queue, start=1) if request.flags & SEQUENCE_END)
     return len(queue) - next(ends, len(queue))
-
-
-def held_backlog_count() -> int:
-    """Return how many requests `TRITONSERVER_BACKLOG_DELAY_SCHEDULER` wants in the backlog, 0 when it is not set."""
-    value = os.environ.get(BACKLOG_HOLD_VARIABLE, "")
-    return int(value) if value.isdecimal() else 0
