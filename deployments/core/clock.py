@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from deployments.core.fine_timer import FineTimers
 
+NEVER_NS: Final = 1 << 62
 _FINE_S: Final = 0.01
 
 

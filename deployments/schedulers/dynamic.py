@@ -7,12 +7,12 @@ from typing import NamedTuple
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 
 from deployments.backends.backend import Batch
-from deployments.core.clock import Clock, Timer
+from deployments.core.clock import NEVER_NS, Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import REJECTED, ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
 from deployments.schedulers.late_requests import take_along
-from deployments.schedulers.priority_queue import NEVER_NS, PriorityQueue
+from deployments.schedulers.priority_queue import PriorityQueue
 from deployments.schedulers.scheduler import PoolScheduler
 from protocol.errors import Unavailable
 from protocol.infer import InferRequest

@@ -7,10 +7,10 @@ from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
 
+from deployments.core.clock import NEVER_NS
 from protocol.errors import QueueFull
 from protocol.infer import InferRequest
 
-NEVER_NS: Final = 1 << 62
 _SLACK: Final = 64
 _KEPT_LEVELS: Final = 64
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.core.clock import Clock, Timer
+from deployments.core.clock import NEVER_NS, Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.schedulers.dynamic import HOLD_VARIABLE, held_count
@@ -23,7 +23,6 @@ from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
 from deployments.schedulers.sequence_oldest import OldestBatcher
 from deployments.schedulers.sequence_slots import (
-    NEVER_NS,
     RUNNING,
     Backlog,
     SequenceBatcher,

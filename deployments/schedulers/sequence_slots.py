@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
+from deployments.core.clock import NEVER_NS
 from deployments.schedulers.implicit_states import States
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest
 
-NEVER_NS: Final = 1 << 62
 RUNNING: Final = -1
 """The place, in the queue of a slot, of the request that was handed to the instance."""
 

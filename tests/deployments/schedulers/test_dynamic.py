@@ -2,10 +2,11 @@ import time
 
 import pytest
 
+from deployments.core.clock import NEVER_NS
 from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
-from deployments.schedulers.priority_queue import NEVER_NS, PriorityQueue
+from deployments.schedulers.priority_queue import PriorityQueue
 from protocol.signature import Signature
 from tests.deployments.fakes import MS, Answers, FakeClock, FakePool, config_of, reasons_of
 
