@@ -55,7 +55,15 @@ def private_folder(parent: Path) -> Path:
     Raises:
         OSError: it cannot be made, or others can open it.
     """
-    folder = parent / f"eagleray-{os.getuid()}"
+    return made_private(parent / f"eagleray-{os.getuid()}")
+
+
+def made_private(folder: Path) -> Path:
+    """Return a folder that only this user can open, made when it is not there.
+
+    Raises:
+        OSError: it cannot be made, or others can open it.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -6,11 +6,12 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from deployments.lane.owned_file import made_private
 
 _ROOT: Final = Path("/dev/shm")
 _LOCK: Final = "lock"
@@ -43,12 +44,7 @@ class NodeFolder:
                 f"there are {free_bytes} bytes free in {root}, where the processes of a node share a few files: "
                 f"it takes {_LEAST_FREE_BYTES} at least, and 64 MiB for large tensors (a container's --shm-size)",
             )
-        self._all = _folders(root)
-        self.path = self._all / node_id
-        self._all.mkdir(mode=0o700, exist_ok=True)
-        status = self._all.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise PermissionError(f"{self._all} must be a folder that only its owner can open")
+        self.path = made_private(_folders(root)) / node_id
         remove_abandoned(root, kept=self.path)
 
     @classmethod
