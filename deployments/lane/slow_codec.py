@@ -27,10 +27,10 @@ class SlowCodec:
     """One model version's codecs for what takes long; they are not those that the loop's thread uses.
 
     What is begun first ends first. Each method calls `done` on the loop with the result, or with the error to answer,
-    unless the work that it returns is withdrawn. `queue` has one thread; by default it is one of this model's own.
+    unless the work that it returns is withdrawn. `queue` has one thread.
     """
 
-    def __init__(self, codecs: tuple[WireCodec, ...], queue: WorkQueue | None = None) -> None:
+    def __init__(self, codecs: tuple[WireCodec, ...], queue: WorkQueue) -> None:
         self._codecs = codecs
         self._queue = queue
         self._decoding: set[Work] = set()
@@ -117,9 +117,6 @@ class SlowCodec:
         problem: str,
         trace: Trace | None,
     ) -> Work:
-        if self._queue is None:
-            self._queue = WorkQueue(asyncio.get_running_loop(), "slow codec", 1)
-
         def ended(result: T, error: BaseException | None) -> None:
             under_way.discard(work)
             if error is None:

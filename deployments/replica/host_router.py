@@ -28,10 +28,10 @@ _WAITS_FOR_ITSELF: Final = (
 class HostRouter:
     """The router of one process; `fleet` is None where nothing is reached outside the process.
 
-    `slow` has a thread for what would keep the loop from its work; by default each model that is asked gets one.
+    `slow` has a thread for what would keep the loop from its work.
     """
 
-    def __init__(self, core: Core, fleet: Fleet | None, clock: Clock, slow: WorkQueue | None = None) -> None:
+    def __init__(self, core: Core, fleet: Fleet | None, clock: Clock, slow: WorkQueue) -> None:
         self._core = core
         self._fleet = fleet
         self._clock = clock

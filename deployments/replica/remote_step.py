@@ -1,6 +1,5 @@
 """A request of an ensemble or a model here to a model of another process: it leaves by lane as a KServe v2 body."""
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,23 +26,16 @@ _LOG = logging.getLogger(__name__)
 class StepCodec:
     """Writes the requests to one model and reads its responses: `here`, or `beside` the loop what would hold it up.
 
-    `queue` has one thread; by default it is one of this codec's own. `writing` is what is being written in it.
+    `queue` has one thread; `writing` is what is being written in it.
     """
 
-    def __init__(self, signature: Signature, queue: WorkQueue | None) -> None:
+    def __init__(self, signature: Signature, queue: WorkQueue) -> None:
         self.model_name = signature.model_name
         self.here = HttpClientCodec(signature)
         self.beside = HttpClientCodec(signature)
         self.answers_strings = any(spec.datatype.name == "BYTES" for spec in signature.outputs.values())
         self.writing: set[Work] = set()
-        self._queue = queue
-
-    @property
-    def queue(self) -> WorkQueue:
-        """The queue, made when it is first needed."""
-        if self._queue is None:
-            self._queue = WorkQueue(asyncio.get_running_loop(), "slow codec", 1)
-        return self._queue
+        self.queue = queue
 
 
 class RemoteStep:

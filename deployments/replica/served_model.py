@@ -34,7 +34,7 @@ class ServedModel:
         self,
         model: ModelVersion,
         codecs: tuple[WireCodec, ...],
-        slow: SlowCodec | None = None,
+        slow: SlowCodec,
         gpus: Sequence[str] = (),
     ) -> None:
         self.model_name = model.package.name
@@ -43,7 +43,7 @@ class ServedModel:
         self.interface = model.interface
         self.gpus = gpus
         self.codecs = codecs
-        self.slow = slow or SlowCodec(codecs)
+        self.slow = slow
         self.submit_request = model.submit
         self.cancel_request = model.cancel
         self.end_sequence = model.end_sequence

@@ -1,5 +1,6 @@
 """A clock that tests turn by hand, an instance without a framework, and a pool whose batches tests finish."""
 
+import asyncio
 import queue
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from deployments.core.counts import BATCH_REASON, BatchReasons, Label
 from deployments.core.late_answers import LateAnswers
 from deployments.core.response_cache import ResponseCache, open_response_cache
 from deployments.core.statistics import ModelStatistics
+from deployments.lane.work_queue import WorkQueue
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse
 
@@ -194,3 +196,8 @@ def response_cache(size_bytes: int = 1 << 20) -> ResponseCache:
         cache = open_response_cache(Path(folder), size_bytes)
     assert cache is not None
     return cache
+
+
+def slow_queue() -> WorkQueue:
+    """Return a queue for what takes long, on the running loop."""
+    return WorkQueue(asyncio.get_running_loop(), "slow", 1)

@@ -20,8 +20,8 @@ from app.json_helper.binary_form import request_in_binary_form
 from app.json_helper.json_helper import JsonHelper
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
+from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.target import LaneTarget, TargetContext
-from deployments.lane.work_queue import WorkQueue
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.datatypes import BY_NAME
 from protocol.errors import Internal
@@ -32,6 +32,7 @@ from protocol.limits import Limits
 from protocol.signature import Signature, TensorSpec
 from tests.app.http.stall import stall_s
 from tests.app.http.wire import EchoTarget, Wire, hello
+from tests.deployments.fakes import slow_queue
 
 STALL_S = 0.05
 ATTEMPTS = 5
@@ -67,7 +68,7 @@ class Server:
         signature = Signature("echo", 0, tensors, tensors)
         self.model = Model()
         codecs = (HttpInferCodec(signature, "1"), GrpcInferCodec(signature, "1"), GrpcInferCodec(signature, "1"))
-        self.target = LocalTarget(ServedModel(self.model, codecs))  # type: ignore[arg-type]
+        self.target = LocalTarget(ServedModel(self.model, codecs, SlowCodec(codecs, slow_queue())))  # type: ignore[arg-type]
         self.context = HttpContext(hello, self, HttpLimits(), asyncio.get_running_loop())
         self.front = HttpFront(self.context)
         self.port = 0
@@ -361,7 +362,7 @@ def test_strings_that_nobody_waits_for_are_let_go_of(what: str) -> None:
     async def test() -> None:
         server, go_on = Server(), threading.Event()
         slow, target = server.target._served.slow, server.target
-        queue = slow._queue = WorkQueue(asyncio.get_running_loop(), "slow", 1)
+        queue = slow._queue
         queue.submit(lambda: go_on.wait(30), lambda result, error: None)
         if what == "requests":
             body, header = strings_body(b"\0\0\0\0" * MANY, MANY)

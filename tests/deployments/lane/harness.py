@@ -19,6 +19,7 @@ from deployments.lane.slow_codec import SlowCodec
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
+from tests.deployments.fakes import slow_queue
 
 NODE = "node-1"
 
@@ -49,7 +50,7 @@ class EchoModel:
 
     def __init__(self) -> None:
         self.codecs = (EchoCodec(),)
-        self.slow = SlowCodec(self.codecs)
+        self.slow = SlowCodec(self.codecs, slow_queue())
         self.capacity = 2
         self.sequence_idle_us = 0
         self.says_ready = True

@@ -21,6 +21,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import FAILED, FIRST_BUCKET, RequestMeters
 from deployments.lane.fleet import Fleet
 from deployments.lane.sequence_lanes import MAX_SEQUENCES, SequenceLanes, read_mark
+from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import GRPC, HTTP
 from deployments.replica.served_model import ServedModel
 from protocol.errors import QueueFull
@@ -29,6 +30,7 @@ from protocol.limits import DEFAULT_LIMITS
 from protocol.sequence_mark import SequenceMark
 from repository_loader.normalisation import normalise
 from repository_loader.package import InstanceSpec, ModelPackage
+from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "1000"))  # `make soak` sends ten thousand
@@ -221,7 +223,8 @@ async def sums():
     clock = LoopClock(asyncio.get_running_loop())
     package = ModelPackage("echo", 1, config, "", "", "")
     model = await loader.load(package, [InstanceSpec("echo_0", "CPU", 0)], clock, Core(clock))
-    served = ServedModel(model, (HttpInferCodec(model.signature, "1", DEFAULT_LIMITS),))
+    codecs = (HttpInferCodec(model.signature, "1", DEFAULT_LIMITS),)
+    served = ServedModel(model, codecs, SlowCodec(codecs, slow_queue()))
     served.interface = ""  # the harness's: it takes the place of what is there
     return served
 

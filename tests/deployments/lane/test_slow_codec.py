@@ -6,8 +6,8 @@ from typing import Any
 
 from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import LONG_BYTES
-from deployments.lane.work_queue import WorkQueue
 from protocol.infer import InferRequest, InferResponse
+from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import EchoCodec, EchoModel, Lanes
 from tests.deployments.lane.test_lane import on_loop
 
@@ -44,7 +44,7 @@ class GatedCodec(EchoCodec):
 def gated(model: EchoModel) -> GatedCodec:
     codec = GatedCodec()
     model.codecs = (codec, codec, codec)
-    model.slow = SlowCodec(model.codecs, WorkQueue(asyncio.get_running_loop(), "slow", 1))
+    model.slow = SlowCodec(model.codecs, slow_queue())
     return codec
 
 
@@ -137,7 +137,7 @@ async def test_another_replica_answers_a_large_request_over_which_one_dies() -> 
 @on_loop
 async def test_a_model_that_closes_takes_what_is_being_decoded_first() -> None:
     codec = GatedCodec()
-    slow = SlowCodec((codec,))
+    slow = SlowCodec((codec,), slow_queue())
     decoded: list[Any] = []
     slow.decode(0, LARGE, None, None, None, decoded.append)  # type: ignore[arg-type]
     waiting = asyncio.ensure_future(slow.all_decoded(30))

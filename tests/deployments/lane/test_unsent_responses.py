@@ -13,6 +13,7 @@ from deployments.lane.wire import HTTP
 from deployments.replica.served_model import LocalTarget
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import InferRequest, InferResponse
+from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import EchoCodec, Lanes, Sink
 
 
@@ -90,7 +91,7 @@ def test_a_response_that_is_too_large_for_a_frame_fails_its_request_alone(codec:
             await lanes.until(lambda: len(model.held) == 1)
             (held,), model.held = model.held, []
             model.codecs = (codec(),)
-            model.slow = SlowCodec(model.codecs)
+            model.slow = SlowCodec(model.codecs, slow_queue())
             sink, _ = lanes.send()
             await lanes.until(lambda: bool(model.held))
             model.stream(count)

@@ -12,6 +12,7 @@ from deployments.lane.fleet import Fleet
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.host_router import HostRouter
+from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
 
@@ -34,7 +35,7 @@ class Controller:
 
 def router_over(fleet: Fleet) -> HostRouter:
     clock = LoopClock(asyncio.get_running_loop())
-    return HostRouter(Core(clock), fleet, clock)
+    return HostRouter(Core(clock), fleet, clock, slow_queue())
 
 
 def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_models_that_are_called() -> None:

@@ -13,7 +13,7 @@ from deployments.schedulers.ensemble import ensemble_scheduler
 from protocol.infer import SEQUENCE_START, InferRequest
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
-from tests.deployments.fakes import Answers
+from tests.deployments.fakes import Answers, slow_queue
 from tests.deployments.lane.harness import Lanes
 from tests.deployments.schedulers.test_ensemble import model, step
 
@@ -48,7 +48,7 @@ class Away:
         signatures = {"echo": Signature.from_config(ECHO)}
         clock = LoopClock(asyncio.get_running_loop())
         self.core = Core(clock)
-        self.router = router = HostRouter(self.core, lanes.fleet, clock)
+        self.router = router = HostRouter(self.core, lanes.fleet, clock, slow_queue())
         router.set_signatures(signatures)
         self.scheduler = ensemble_scheduler(ENSEMBLE, signatures, router, ModelStatistics("e", 1, Totals()), clock)
 

@@ -19,6 +19,7 @@ from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 from protocol.limits import DEFAULT_LIMITS
 from protocol.signature import Signature
+from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import on_loop
 
 SIGNATURE = Signature.from_config(
@@ -91,7 +92,7 @@ class Steps:
 
 @asynccontextmanager
 async def steps() -> AsyncIterator[Steps]:
-    queue = WorkQueue(asyncio.get_running_loop(), "slow", 1)
+    queue = slow_queue()
     given = Steps(queue)
     try:
         yield given
