@@ -36,8 +36,10 @@ from deployments.core.request_meter import RequestMeters, succeed
 from deployments.core.statistics import ModelStatistics
 from deployments.lane.client import LaneClient
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Kind
+from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.target import LaneTarget, TargetContext
 from deployments.lane.wire import GRPC, HTTP, WireCodec
+from deployments.lane.work_queue import WorkQueue
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import spare_long_lived_objects, without_collections
@@ -106,12 +108,15 @@ def embedded_requests(rows: NodeCounters, *, counted: bool) -> Callable[[], None
     answer = InferResponse({})
     model = SimpleNamespace(
         package=SimpleNamespace(name="m", version=1, config=ModelConfig()),
+        interface="",
         submit=lambda request: request.reply(request, answer),
         cancel=None,
         end_sequence=None,
         pool=None,
     )
-    served = ServedModel(cast(ModelVersion, model), (cast(WireCodec, _Codec()),) * 3)
+    codecs = (cast(WireCodec, _Codec()),) * 3
+    slow = SlowCodec(codecs, cast(WorkQueue, None))  # nothing takes long
+    served = ServedModel(cast(ModelVersion, model), codecs, slow)
     target = LocalTarget(served, RequestMeters(rows).of("m", 1) if counted else None)
     sink, parts = _Sink(), (b"x" * 100,)
 
