@@ -11,7 +11,6 @@ import ray
 from ray import serve
 
 
-@serve.deployment
 class Empty:
     """Answers every request with 200."""
 
@@ -22,7 +21,7 @@ class Empty:
 def main() -> None:
     ray.init(address="local", num_cpus=os.cpu_count(), dashboard_host="127.0.0.1", log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    serve.run(Empty.bind(), route_prefix="/v2/health/ready")
+    serve.run(serve.deployment(Empty).bind(), route_prefix="/v2/health/ready")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     signal.pause()
 

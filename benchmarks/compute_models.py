@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -44,7 +45,7 @@ class _Graph:
     def random(self, *shape: int, scale: float) -> str:
         return self.weight((self._random.standard_normal(shape) * scale).astype(np.float32))
 
-    def add(self, kind: str, inputs: Sequence[str], output: str = "", **attributes: object) -> str:
+    def add(self, kind: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
         output = output or f"{kind.lower()}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
         return output

@@ -111,7 +111,7 @@ async def _count_on(rows: NodeCounters, models: int) -> None:
 
 
 async def view(port: int, viewers: int, seconds: float) -> int:
-    """Have so many viewers poll for so long; returns the bytes of one answer."""
+    """Have so many viewers, or none, poll for so long; returns the bytes of one answer."""
     size = 0
 
     async def look(delay_s: float) -> None:
@@ -129,7 +129,7 @@ async def view(port: int, viewers: int, seconds: float) -> int:
             await asyncio.sleep(max(0.0, 1 - (time.monotonic() - began_s)))
         writer.close()
 
-    await asyncio.gather(*(look(number / viewers) for number in range(viewers)))
+    await asyncio.gather(asyncio.sleep(seconds), *(look(number / viewers) for number in range(viewers)))
     return size
 
 
@@ -147,7 +147,7 @@ def measure(models: int, seconds: float) -> dict[int, tuple[float, int]]:
 
     for viewers in (0, 1, 10):
         before_s = spent_s()
-        size = asyncio.run(view(port, viewers, seconds)) if viewers else time.sleep(seconds) or 0
+        size = asyncio.run(view(port, viewers, seconds))
         found[viewers] = 1000 * (spent_s() - before_s) / seconds, size
     ours.close()
     server.join(10)

@@ -96,8 +96,9 @@ def _curves(
     for legend, points in series:
         known = {at: value for at, value in points if math.isfinite(value)}
         if panel.stacked:
-            floor, below = below, {at: below[at] + known.get(at, 0.0) for at in times}
-            curves.append((legend, [(at, below[at]) for at in times], [(at, floor[at]) for at in reversed(times)]))
+            under = [(at, below[at]) for at in reversed(times)]
+            below = {at: below[at] + known.get(at, 0.0) for at in times}
+            curves.append((legend, list(below.items()), under))
         else:
             curves.append((legend, sorted(known.items()), []))
     limits = [limit for limit in panel.steps if limit]

@@ -87,7 +87,7 @@ def write_bert_torch(file: Path) -> None:
     torch.manual_seed(0)
     token_count, width, head_count = BERT_BASE.token_count, BERT_BASE.hidden, BERT_BASE.head_count
 
-    class Layer(nn.Module):
+    class Layer(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.joined, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -100,7 +100,7 @@ def write_bert_torch(file: Path) -> None:
             hidden = self.first(hidden + self.mixed(mixed.transpose(1, 2).reshape(-1, token_count, width)))
             return self.second(hidden + self.narrow(torch.relu(self.wide(hidden))))
 
-    class Encoder(nn.Module):
+    class Encoder(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(BERT_BASE.vocabulary, width)

@@ -35,7 +35,7 @@ _REQUEST = pb.ModelInferRequest(
     inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 16]}],
     raw_input_contents=[_RAW],
 ).SerializeToString()
-_RESPONSE = pb.ModelInferResponse(
+_RESPONSE: bytes = pb.ModelInferResponse(
     model_name="mlp",
     model_version="1",
     outputs=[{"name": "y", "datatype": "FP32", "shape": [1, 16]}],
@@ -81,7 +81,7 @@ async def serve_grpcio() -> int:
     )
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
+    port: int = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     _kept.append(server)  # it stops when it is collected
     return port

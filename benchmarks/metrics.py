@@ -24,7 +24,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from app.metrics.exposition import Exposition
 from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Scrape, Shown, write
-from app.service.statistics import Statistics
+from app.service.statistics import NodeTotals, Statistics
 from deployments.backends.backend import Batch
 from deployments.control.directory import ModelEntry, VersionEntry
 from deployments.core.counts import QUEUE, STATE, Label, QueueCounts, Totals
@@ -199,6 +199,9 @@ class _Counters:
         return await asyncio.to_thread(self._rows.totals)
 
     of_cluster = of_node
+
+    async def of_nodes(self) -> list[NodeTotals]:
+        return [NodeTotals("", "", await self.of_node(), 0.0)]
 
 
 async def scrape(rows: NodeCounters, models: dict[str, ModelEntry], count: int) -> tuple[list[float], list[float], int]:

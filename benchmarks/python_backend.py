@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.request
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -181,9 +182,7 @@ class SequenceClient(asyncio.Protocol):
 async def sequences(port: int, duration_s: float) -> float:
     """Return requests per second of 200 live sequences."""
     loop = asyncio.get_running_loop()
-    made = [
-        await loop.create_connection(lambda at=at: SequenceClient(at + 1), "127.0.0.1", port) for at in range(SEQUENCES)
-    ]  # type: ignore[misc]
+    made = [await loop.create_connection(partial(SequenceClient, at + 1), "127.0.0.1", port) for at in range(SEQUENCES)]
     clients = [client for _, client in made]
     await asyncio.sleep(1.0)
     before, started_s = sum(client.answered for client in clients), time.monotonic()

@@ -25,7 +25,7 @@ def registered(url: str, tensor: NDArray[np.generic], output_size: int) -> Itera
         files[INPUT_REGION].write_bytes(tensor.tobytes())
         files[OUTPUT_REGION].write_bytes(bytes(output_size))
         for region, file in files.items():
-            body = {"key": f"/{file.name}", "offset": 0, "byte_size": file.stat().st_size}
+            body: dict[str, str | int] = {"key": f"/{file.name}", "offset": 0, "byte_size": file.stat().st_size}
             _post(f"{url}/v2/systemsharedmemory/region/{region}/register", body)
         yield files[OUTPUT_REGION]
         _unregister_all(url)
