@@ -125,7 +125,7 @@ class _Collector:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
+        self.headers.append((name, value.strip(b" \t")))  # as httptools does it before a value (RFC 9110 §5.5)
 
     def on_headers_complete(self) -> None:
         self.complete = True
@@ -192,7 +192,7 @@ def _read_framing(head: Head) -> None:
     if codings:
         if lengths:
             raise BadRequest(400, "Content-Length and Transfer-Encoding exclude each other")
-        if len(codings) > 1 or codings[0].strip().lower() != b"chunked":
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
             raise BadRequest(501, "only the transfer coding 'chunked' is supported")
         if head.http_version == "1.0":
             raise BadRequest(400, "HTTP/1.0 has no transfer codings")
@@ -201,7 +201,7 @@ def _read_framing(head: Head) -> None:
         if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
             raise BadRequest(400, "malformed Content-Length")
         head.content_length = int(lengths[0])
-    codings = [value.strip().lower() for name, value in head.headers if name == b"content-encoding"]
+    codings = [value.lower() for name, value in head.headers if name == b"content-encoding"]
     head.content_encoding = b", ".join(codings)
     head.accept_encoding = b",".join([value for name, value in head.headers if name == b"accept-encoding"])
     for name, value in head.headers:

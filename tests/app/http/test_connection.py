@@ -47,6 +47,24 @@ def test_takes_a_request_in_pieces_of_any_size(size: int) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("space", [b" ", b"\t", b" \t "])
+def test_space_behind_the_value_of_a_field_is_no_part_of_it(space: bytes) -> None:
+    async def run() -> None:
+        wire = Wire()
+        lines = (
+            b"POST /v2/models/echo/infer HTTP/1.1",
+            b"Host: localhost:8000" + space,
+            b"Expect: 100-continue" + space,
+            b"Inference-Header-Content-Length: 2" + space,
+            b"Content-Length: 4" + space,
+        )
+        answer = await wire.send(b"\r\n".join(lines) + b"\r\n\r\n{}ab")
+        assert answer.endswith(b"\r\n\r\n{}ab")
+        assert wire.target.json_lengths == [2]
+
+    asyncio.run(run())
+
+
 @on_loop
 async def test_puts_a_chunked_body_together() -> None:
     wire = Wire()
