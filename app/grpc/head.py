@@ -26,7 +26,8 @@ from app.trace.trace_parent import HEADER, TraceParent, read_parent
 from protocol.errors import ServingError
 from protocol.grpc_messages import request_parameters
 
-_CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:;.*)?", re.IGNORECASE)
+# Behind the plus is the name of the client's codec, such as `raw` for messages that are bytes already.
+_CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE)
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION_HEADERS: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
