@@ -47,6 +47,17 @@ def test_takes_a_request_in_pieces_of_any_size(size: int) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    "host", ["", "a", "a.b_c:80", "192.0.2.1:8000", "[::1]", "[::1]:8000", "[fe80::1%eth0.1]:8000", "[fe80::1%25eth0]"]
+)
+def test_takes_every_form_of_a_host(host: str) -> None:
+    async def run() -> None:
+        wire = Wire()
+        assert b"200 OK" in await wire.send(b"GET /v2 HTTP/1.1\r\nHost: %b\r\n\r\n" % host.encode())
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("space", [b" ", b"\t", b" \t "])
 def test_space_behind_the_value_of_a_field_is_no_part_of_it(space: bytes) -> None:
     async def run() -> None:
@@ -276,6 +287,7 @@ BAD = {
     "host with path": (GET + b"Host: a/v1?\r\n\r\n", 400),
     "host with user": (GET + b"Host: a@b\r\n\r\n", 400),
     "host with fragment": (GET + b"Host: a#\r\n\r\n", 400),
+    "host with a zone and a path": (GET + b"Host: [fe80::1%eth0/v1]\r\n\r\n", 400),
     "long host": (GET + b"Host: " + b"a" * 300 + b"\r\n\r\n", 400),
     "many headers": (GET + b"Host: a\r\n" + b"X: y\r\n" * 10 + b"\r\n", 431),
     "long headers": (GET + b"Host: a\r\nX: " + b"y" * 3000, 431),
