@@ -13,9 +13,10 @@ from protocol.errors import InvalidArgument, ServingError
 from protocol.http_infer import parse_json_length
 from protocol.model_version import MAX_DIGITS
 
-# Most clients leave the zone of a link-local address in it (`[fe80::1%eth0]:8000`), though it is their machine's own.
+# Besides the forms of RFC 3986: most clients leave the zone of a link-local address in it (`[fe80::1%eth0]:8000`), and
+# Envoy's health checks name the cluster (`outbound|8000||eagleray`).
 _HOST: Final = re.compile(
-    rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._~%-]{1,64})?\])?(?::\d{1,5})?"
+    rb"(?:[A-Za-z0-9._~!$&'()*+,;=|%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._~%-]{1,64})?\])?(?::\d{1,5})?"
 )
 _INFERENCE: Final = re.compile(
     rb"/v2/models/([^/?]+)(?:/versions/(\d+))?/(infer|generate|generate_stream)(?:\?.*)?", re.DOTALL

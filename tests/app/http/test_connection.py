@@ -48,7 +48,18 @@ def test_takes_a_request_in_pieces_of_any_size(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "a", "a.b_c:80", "192.0.2.1:8000", "[::1]", "[::1]:8000", "[fe80::1%eth0.1]:8000", "[fe80::1%25eth0]"]
+    "host",
+    [
+        "",
+        "a",
+        "a.b_c:80",
+        "192.0.2.1:8000",
+        "[::1]",
+        "[::1]:8000",
+        "[fe80::1%eth0.1]:8000",
+        "[fe80::1%25eth0]",
+        "outbound|8000||a.b.svc",
+    ],
 )
 def test_takes_every_form_of_a_host(host: str) -> None:
     async def run() -> None:
