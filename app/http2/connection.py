@@ -375,7 +375,7 @@ class Http2Connection(OpenConnection):
             return
         self._accepted_id = stream_id
         streams = self.streams
-        if len(streams) >= self.limits.max_concurrent_streams:
+        if len(streams) >= self.max_streams:
             self._count_control()
             self.cut_short.append(stream_id)
             self.sender.write(frames.rst_stream(stream_id, frames.REFUSED_STREAM))
@@ -464,6 +464,7 @@ class Http2Connection(OpenConnection):
         if flags & frames.ACK:
             if payload:
                 raise Http2Error(frames.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+            self.max_streams = self.limits.max_concurrent_streams
             self._count_control()
             return
         values = frames.parse_settings(payload)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Http2Limits:
     """Limits of the wire, before any message is understood.
 
-    What a connection can make the server hold is at most `max_concurrent_streams` × `initial_window_bytes` of small
+    What a connection can make the server hold is at most `max_early_streams` × `initial_window_bytes` of small
     or unfinished messages, and `max_buffered_bytes` of large ones: a message that does not fit the initial window is
     given more only once its whole length is reserved, so that large messages wait for each other and never deadlock.
     """
@@ -15,6 +15,8 @@ class Http2Limits:
     max_connections: int = 4096
     max_concurrent_streams: int = 256
     """grpc clients queue what is above it; anyone else gets REFUSED_STREAM."""
+    max_early_streams: int = 1024
+    """The same until a client has acknowledged the SETTINGS that tell it: Envoy sends all that waits at once."""
     initial_window_bytes: int = 1 << 20
     """Receive window of a new stream; not under 65,535."""
     max_frame_bytes: int = 1 << 20

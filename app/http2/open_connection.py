@@ -29,7 +29,7 @@ _NOTICE_S: Final = 20.0
 _IDLE_NOTICE_S: Final = 1.0
 _NOTICE: Final = b"goodbye!"
 # As many as may be open at a time.
-_CUT_SHORT_KEPT: Final = 256
+_CUT_SHORT_KEPT: Final = 1024
 
 
 class Head(Protocol):
@@ -86,6 +86,8 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.loop = application.loop
         self.blocks: HeaderBlocks[Head] = HeaderBlocks(application, limits)
         self.streams: dict[int, Stream] = {}
+        self.max_streams = limits.max_early_streams
+        """How many may be open, as far as the peer knows."""
         self.initial_credit_bytes = limits.initial_window_bytes
         self.reservations = Reservations(limits.max_buffered_bytes)
         self.incomplete: dict[Stream, float] = {}

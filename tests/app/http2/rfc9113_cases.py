@@ -129,7 +129,7 @@ _TABLE: Final[tuple[tuple[str, str, bytes, str], ...]] = (
     ("5.1.1", "smaller identifier than the last", call(5) + call(3), _PROTOCOL),
     ("5.1.1", "identifiers left out", call(5) + call(11), "status 11"),
     ("5.1.2", "more streams than SETTINGS_MAX_CONCURRENT_STREAMS",
-     b"".join(_open(i) for i in range(1, 515, 2)) + _RESET, _reset(REFUSED_STREAM, 513)),
+     _frame(SETTINGS, b"", ACK) + b"".join(_open(i) for i in range(1, 515, 2)) + _RESET, _reset(REFUSED_STREAM, 513)),
     ("5.3.1", "PRIORITY of a stream that depends on itself", _frame(PRIORITY, b"\0\0\0\1\x0f", 0, 1) + call(), "status 1"),
     ("5.5", "extension frame", _frame(0x77, bytes(100)) + call(), "status 1"),
     # DATA

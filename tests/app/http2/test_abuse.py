@@ -11,16 +11,33 @@ from tests.app.http2.wire import HEADERS, Transport, Wire, bodies, data, deliver
 
 PING = frames.frame(frames.PING, 0, 0, b"12345678")
 CALM = frames.ENHANCE_YOUR_CALM
+ACKNOWLEDGED = frames.frame(frames.SETTINGS, frames.ACK, 0)
 
 
 def test_refuses_streams_above_the_limit_and_goes_on() -> None:
     wire = Wire(Http2Limits(max_concurrent_streams=2))
     wire.application.hold = True
+    wire.send(ACKNOWLEDGED)
     assert reset_codes(wire.send(wire.request(1), wire.request(3), wire.request(5))) == {5: frames.REFUSED_STREAM}
     wire.application.streams[0].answer(b"1")
     wire.send()
     assert reset_codes(wire.send(wire.request(7))) == {}
     assert len(wire.connection.streams) == 2
+
+
+def test_takes_more_streams_from_who_has_not_heard_of_the_limit() -> None:
+    """As from Envoy, which sends all requests that have waited for the connection before it reads anything."""
+    wire = Wire(Http2Limits(max_concurrent_streams=2, max_early_streams=4))
+    wire.application.hold = True
+    assert reset_codes(wire.send(*map(wire.request, range(1, 11, 2)))) == {9: frames.REFUSED_STREAM}
+    wire.send(ACKNOWLEDGED)
+    for stream in wire.application.streams[:2]:
+        stream.answer(b"1")
+    wire.send()
+    assert reset_codes(wire.send(wire.request(11))) == {11: frames.REFUSED_STREAM}
+    wire.application.streams[2].answer(b"1")
+    wire.send()
+    assert reset_codes(wire.send(wire.request(13))) == {}
 
 
 @pytest.mark.parametrize(("count", "code"), [(5, None), (6, CALM)])

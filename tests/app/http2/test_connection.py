@@ -75,7 +75,7 @@ def test_a_block_means_something_else_after_the_dynamic_table_has_changed() -> N
 
 
 def test_trailers_and_refused_blocks_change_the_table_too() -> None:
-    wire = Wire(Http2Limits(max_concurrent_streams=1))
+    wire = Wire(Http2Limits(max_early_streams=1))
     wire.application.hold = True
     wire.send(frames.frame(frames.HEADERS, 4, 1, b"\x83\x86\x44\x05/echo"))
     assert reset_codes(wire.send(frames.frame(frames.HEADERS, 4, 3, b"\x83\x86\x44\x06/other"))) == {
