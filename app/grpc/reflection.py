@@ -83,8 +83,11 @@ class Reflection:
                 self._add_file(answer, question.file_by_filename, self._pool.FindFileByName)
             elif kind == "file_containing_symbol":
                 self._add_file(answer, question.file_containing_symbol, self._file_containing)
+            elif kind == "all_extension_numbers_of_type":
+                found = self._pool.FindMessageTypeByName(question.all_extension_numbers_of_type)
+                self._check_offered(found.file)
+                answer.all_extension_numbers_response.base_type_name = found.full_name  # proto3 has no extensions
             else:
-                # There are no extensions in proto3.
                 raise KeyError(kind)
         except KeyError:
             answer.error_response.error_code = _NOT_FOUND
@@ -97,10 +100,13 @@ class Reflection:
             answer.file_descriptor_response.file_descriptor_proto.append(self._health)
             return
         found = find(name)
-        if found.name not in self._offered:
-            raise KeyError(name)
+        self._check_offered(found)
         for file in (found, *found.dependencies):
             answer.file_descriptor_response.file_descriptor_proto.append(file.serialized_pb)
+
+    def _check_offered(self, file: FileDescriptor) -> None:
+        if file.name not in self._offered:
+            raise KeyError(file.name)
 
     def _file_containing(self, symbol: str) -> FileDescriptor:
         try:

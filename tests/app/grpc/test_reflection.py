@@ -49,10 +49,18 @@ def test_does_not_tell_of_files_and_symbols_of_others(channel: grpc.Channel) -> 
         pb.ServerReflectionRequest(file_by_filename="google/protobuf/descriptor.proto"),
         pb.ServerReflectionRequest(file_by_filename="/etc/passwd"),
         pb.ServerReflectionRequest(file_containing_symbol="nope"),
-        pb.ServerReflectionRequest(all_extension_numbers_of_type="inference.ModelInferRequest"),
+        pb.ServerReflectionRequest(all_extension_numbers_of_type="nope"),
+        pb.ServerReflectionRequest(all_extension_numbers_of_type="google.protobuf.FileDescriptorProto"),
     ]
     answers = ask(channel, "v1alpha", *questions)
-    assert [answer.error_response.error_code for answer in answers] == [0, 5, 5, 5, 5]
+    assert [answer.error_response.error_code for answer in answers] == [0, 5, 5, 5, 5, 5]
+
+
+def test_messages_have_no_extensions(channel: grpc.Channel) -> None:
+    name = "inference.ModelInferRequest"
+    (answer,) = ask(channel, "v1", pb.ServerReflectionRequest(all_extension_numbers_of_type=name))
+    extensions = answer.all_extension_numbers_response
+    assert (extensions.base_type_name, list(extensions.extension_number)) == (name, [])
 
 
 def test_can_be_turned_off() -> None:
