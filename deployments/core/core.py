@@ -107,6 +107,12 @@ class Core:
         found = self._models.get(name, _NONE).ready.get(version)
         return found is not None and found.holds(sequence_id)
 
+    def end_sequence(self, name: str, version: int, sequence_id: int | str) -> None:
+        """End a sequence that a version here may have, and that has started anew in another version."""
+        found = self._models.get(name, _NONE).ready.get(version)
+        if found is not None:
+            found.end_sequence(sequence_id)
+
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that are ready here."""
         return self._models.get(name, _NONE).ready.keys()

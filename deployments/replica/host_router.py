@@ -96,7 +96,7 @@ class HostRouter:
         return choice is None or bool(choice.traffic.shares(self._ready(model_name)))
 
     def _others(self, model_name: str, version: int, request: InferRequest) -> Sequence[LaneTarget]:
-        """Return the other versions that may hold a request's sequence; one that starts anew ends there."""
+        """Return the other versions, elsewhere, that may hold a request's sequence; one that starts anew ends in all."""
         copied = self._choices[model_name].traffic.shadow  # which hold copies of what is elsewhere
         versions = [each for each in self._ready(model_name) if each not in {version, *copied}]
         targets = [self._target(model_name, each) for each in versions]
@@ -105,6 +105,8 @@ class HostRouter:
             return others
         for other in others:
             other.end_sequence(request.sequence_id)
+        for each in versions:
+            self._core.end_sequence(model_name, each, request.sequence_id)
         return ()
 
     def _holds(self, model_name: str, version: int, sequence_id: int | str) -> bool:

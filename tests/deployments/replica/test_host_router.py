@@ -24,13 +24,19 @@ ECHO = model("echo", "X:-1", "Y:-1")
 
 
 class Here:
-    """Version 1 of the model in this process."""
+    """A version of the model in this process."""
 
-    name, version, interface = "echo", 1, Signature.from_config(ECHO).interface
+    name, interface = "echo", Signature.from_config(ECHO).interface
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
         self.requests: list[InferRequest] = []
         self.submit = self.requests.append
+        self.ended: list[int | str] = []
+        self.end_sequence = self.ended.append
+
+    def holds(self, sequence_id: int | str) -> bool:
+        return False
 
 
 def echoes(count: int = 1) -> Lanes:
@@ -194,6 +200,30 @@ def test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go() -> 
             away.router.set_traffic({})
             assert await ask("no weights", "b") == 1
             await away.drained()
+
+    asyncio.run(run())
+
+
+def test_a_sequence_that_starts_anew_in_another_version_here_ends_in_the_one_that_had_it() -> None:
+    async def run() -> None:
+        clock, answers = LoopClock(asyncio.get_running_loop()), Answers()
+        router = HostRouter(core := Core(clock), None, clock)
+        one, two = Here(1), Here(2)
+        for version in (one, two):
+            core.add(version)  # type: ignore[arg-type]
+
+        def ask(flags: int) -> None:
+            request = answers.request("r")
+            request.sequence_id, request.flags = "s", flags
+            router.infer("echo", -1, request)
+
+        router.set_traffic({"echo": Traffic({1: 1.0})})
+        ask(SEQUENCE_START)
+        router.set_traffic({"echo": Traffic({2: 1.0})})
+        ask(0)
+        assert (len(one.requests), one.ended) == (2, [])
+        ask(SEQUENCE_START)
+        assert (len(two.requests), one.ended) == (1, ["s"])
 
     asyncio.run(run())
 
