@@ -16,6 +16,8 @@ SEQUENCE_START = 1
 SEQUENCE_END = 2
 RESCHEDULED = 4
 """Set by a backend: the request of an iterative sequence is to run again. No client can set it."""
+COPIED = 8
+"""Set for what a shadow gets: the request is of a copy of its sequence, which is none that a client knows."""
 
 
 class InferResponse:

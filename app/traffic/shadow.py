@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from deployments.core.counts import ShadowCounts
 from deployments.core.version_choice import Turns, chance
 from deployments.lane.frames import Buffer
 from deployments.lane.remote_regions import ClientRegions, names_region
-from deployments.lane.sink import Target
+from deployments.lane.sink import VersionTarget
 from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark
 
@@ -20,7 +21,7 @@ class Shadow:
     """One version that gets copies; a copy that finds too many under way is not made.
 
     A copy leaves in the loop's next turn, behind the request itself. What would write into the shared memory of the
-    client is not copied. Sequences are copied as a whole.
+    client is not copied. Sequences are copied as a whole, and the version knows them as copies (`COPIED`).
     """
 
     def __init__(self, version: int, percent: float, counts: ShadowCounts, regions: ClientRegions | None) -> None:
@@ -33,7 +34,12 @@ class Shadow:
         self._turns = Turns()
 
     def offer(
-        self, target: Target, parts: Sequence[Buffer], json_length: int | None, wire: int, mark: SequenceMark | None
+        self,
+        target: VersionTarget,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        wire: int,
+        mark: SequenceMark | None,
     ) -> None:
         """Copy a request that was sent a moment ago, or leave it."""
         point = self._turns.next() if mark is None else chance(mark.sequence_id, "shadow")
@@ -48,7 +54,8 @@ class Shadow:
             return
         self.inflight_count += 1
         self.inflight_bytes += size
-        asyncio.get_running_loop().call_soon(target.submit, parts, json_length, _Copy(self, size), wire)
+        submit = partial(target.submit, parts, json_length, _Copy(self, size), wire, copied=True)
+        asyncio.get_running_loop().call_soon(submit)
 
     def done(self, size: int, *, failed: bool) -> None:
         """Count a copy that was answered."""

@@ -82,7 +82,8 @@ class SplitTarget:
         if mark is not None:
             self._note_others(mark, target, token)
         for shadow, copied in self._shadows:
-            shadow.offer(copied, parts, json_length, wire, mark)
+            if copied is not target or mark is None:  # else a sequence goes on where it was
+                shadow.offer(copied, parts, json_length, wire, mark)
         return target, token
 
     def _note_others(self, mark: SequenceMark, target: VersionTarget, token: Any) -> None:
@@ -90,8 +91,7 @@ class SplitTarget:
 
         It may have begun through another ingress, when the shares were others.
         """
-        copied = {shadow.version for shadow, _ in self._shadows}  # which hold copies of what is elsewhere
-        others = [each for version, each in self._targets.items() if version not in {target.version, *copied}]
+        others = [each for each in self._targets.values() if each is not target]
         if not mark.starts:
             target.may_be_elsewhere(token, others)
             return

@@ -54,7 +54,8 @@ class LaneCall:
     are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it, or that do not know
     its sequence. A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a
     `mark` is within a sequence, and no other replica than the one that holds it can answer it. `gpus` are those in
-    whose memory it names inputs. `others` are versions that may hold its sequence, if its own does not.
+    whose memory it names inputs. `others` are versions that may hold its sequence, if its own does not. One that is
+    `copied` is for a shadow.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class LaneCall:
         "began_ns",
         "cancelled",
         "cells",
+        "copied",
         "deaths",
         "delivered",
         "given_up",
@@ -104,6 +106,7 @@ class LaneCall:
         self.cancelled = False
         self.given_up: Callable[[LaneCall], None] | None = None
         self.cells: Cells | None = None
+        self.copied = False
         self.began_ns = 0
         self.trace: Trace | None = None
         self.mark: SequenceMark | None = None

@@ -4,7 +4,8 @@
          0     4  length       of the whole frame, header included
          4     4  call         the id of the call the frame belongs to, 0 for none
          8     1  kind         one of `Kind`
-         9     1  flags        requests: the wire form of the body; LONE_REQUEST: `TRACED`, `PATIENT` besides;
+         9     1  flags        requests: the wire form of the body, `COPY` besides for a shadow's; LONE_REQUEST:
+                               `TRACED`, `PATIENT` besides;
                                answers: `FINAL` on the last of a call;
                                ERROR: `QUEUE_FULL` or `REFUSED` when the model has not taken the request, `GONE`
                                besides when it is here no more, `UNKNOWN_SEQUENCE` when its sequence is not here
@@ -49,6 +50,8 @@ QUEUE_FULL: Final = 2
 REFUSED: Final = 4
 GONE: Final = 8
 UNKNOWN_SEQUENCE: Final = 0x10
+COPY: Final = 0x10
+"""A request of a sequence that goes on elsewhere, of which a shadow has a copy."""
 TRACED: Final = 0x20
 """A lone request whose body follows the identity of its trace."""
 PATIENT: Final = 0x40
@@ -58,7 +61,7 @@ LISTENS: Final = 0x01
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""
-PROTOCOL_VERSION: Final = 8
+PROTOCOL_VERSION: Final = 9
 """Raised when frames change: an older replica may still run beside a newer ingress."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from deployments.lane.frames import (
+    COPY,
     FINAL,
     GONE,
     HEADER_SIZE,
@@ -37,7 +38,7 @@ from deployments.lane.wire import LONG_BYTES, WireCodec
 from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
 from protocol.errors import Cancelled, Internal, QueueFull, ServingError, Unavailable, UnknownSequence
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import COPIED, InferRequest, InferResponse
 from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -339,9 +340,11 @@ class LaneServerConnection(FrameProtocol):
         """Decode and submit, or answer why that is not possible."""
         if self.shared_offset >= 0:
             body = self.lend(body)
-        trace = None
+        trace, flags = None, 0
         if traced:
             trace, body = read_identity(body)
+        if wire & COPY:
+            wire, flags = wire & ~COPY, COPIED
         model = self._server.models.get(number)
         if model is None:
             self._refuse(call, Unavailable("the model has been unloaded"), GONE)
@@ -350,7 +353,7 @@ class LaneServerConnection(FrameProtocol):
         # The requests of a sequence stay in their order.
         behind = model.slow.decoding_count and model.sequence_idle_us
         if behind or (len(body) > LONG_BYTES and model.codecs[wire].reads_long(body)):
-            self._decode_slowly(model, call, wire, json_size, body, trace)
+            self._decode_slowly(model, call, wire, json_size, body, trace, flags)
             return
         try:
             request = model.codecs[wire].decode(body, json_size, self._reply, (call, wire))
@@ -361,16 +364,25 @@ class LaneServerConnection(FrameProtocol):
             logger.exception("a request could not be decoded", extra=about_trace("", None, trace))
             self._refuse(call, Internal("the request could not be decoded"))
             return
+        request.flags |= flags
         self._submit(model, call, request, trace)
 
     def _decode_slowly(
-        self, model: LaneModel, call: int, wire: int, json_size: int | None, body: Buffer, trace: Trace | None
+        self,
+        model: LaneModel,
+        call: int,
+        wire: int,
+        json_size: int | None,
+        body: Buffer,
+        trace: Trace | None,
+        flags: int,
     ) -> None:
         def decoded(result: InferRequest | ServingError) -> None:
             del self.inflight[call]
             if isinstance(result, ServingError):
                 self._refuse(call, result)
             else:
+                result.flags |= flags
                 self._submit(model, call, result, trace)
 
         work = model.slow.decode(wire, body, json_size, self._reply, (call, wire), decoded, trace)

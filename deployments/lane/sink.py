@@ -60,6 +60,19 @@ class Target(Protocol):
 class VersionTarget(Target, Protocol):
     """One that leads to one version only."""
 
+    def submit(
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
+        *,
+        copied: bool = False,
+    ) -> Any:
+        """Send a request as `Target.submit` does; `copied` says that it is for a shadow."""
+        ...
+
     def holds(self, sequence_id: int | str) -> bool:
         """Whether a sequence of this id is known to be under way there."""
         ...

@@ -9,7 +9,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeter, RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
-from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
+from deployments.lane.frames import COPY, NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.lane_share import LaneShare
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_mark
@@ -125,8 +125,12 @@ class LaneTarget:
         trace: Trace | None = None,
         *,
         from_client: bool = True,
+        copied: bool = False,
     ) -> LaneCall | None:
-        """Send a request; its bytes are kept until it is answered. Those of clients are counted as such."""
+        """Send a request; its bytes are kept until it is answered. Those of clients are counted as such.
+
+        Of a model without sequences one that is `copied` is as any other.
+        """
         near, gpus = False, NO_GPUS
         regions = self._context.regions
         if regions is not None and regions.registered and names_region(parts, json_length, wire):
@@ -178,6 +182,7 @@ class LaneTarget:
         trace: Trace | None = None,
         *,
         from_client: bool = True,
+        copied: bool = False,
     ) -> LaneCall | None:
         mark = read_mark(parts, json_length, wire)
         if mark is None or (self.waiting is not None and not self.choice.lanes):
@@ -200,7 +205,7 @@ class LaneTarget:
                 self._fail_unsent(sink, wire, refused, from_client)
                 return None
         call = LaneCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
-        call.mark = mark
+        call.mark, call.copied = mark, copied
         call.trace = trace
         meter = self._meter
         if meter is not None and from_client:
@@ -218,10 +223,10 @@ class LaneTarget:
         full = len(lane.calls) >= self._share.size and self._share.is_taken(self, lane)
         if full or not lane.has_room(call.size):
             return lane.why_no_room(call.size)
-        lane.call(self.choice.lanes[lane], call)
+        lane.call(self.choice.lanes[lane], call, flags=COPY if call.copied else 0)
         if self._sequences is not None:
             self._sequences.sent(mark, lane, call.id)
-        if mark.starts:
+        if mark.starts and not call.copied:
             self._end_elsewhere(mark.sequence_id, lane)
         return None
 
@@ -355,7 +360,7 @@ class LaneTarget:
         if refused_by.near and not lane.near and not self._brings_far(call):
             return False
         self._context.refusals.count_retry(self.model_name, self.version)
-        lane.call(self.choice.lanes[lane], call)
+        lane.call(self.choice.lanes[lane], call, flags=COPY if call.copied else 0)
         return True
 
     def _seek_elsewhere(self, call: LaneCall) -> bool:

@@ -14,7 +14,7 @@ from deployments.replica.remote_step import RemoteStep, StepCodec
 from deployments.schedulers.scheduler import reply
 from protocol.callers import chain, may_be
 from protocol.errors import InvalidArgument, ServingError, Unavailable
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Reply
+from protocol.infer import COPIED, SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Reply
 from protocol.signature import Signature
 from repository_loader.traffic import NO_TRAFFIC, Traffic
 
@@ -96,12 +96,11 @@ class HostRouter:
         return choice is None or bool(choice.traffic.shares(self._ready(model_name)))
 
     def _others(self, model_name: str, version: int, request: InferRequest) -> Sequence[LaneTarget]:
-        """Return the other versions, elsewhere, that may hold a request's sequence; one that starts anew ends in all."""
-        copied = self._choices[model_name].traffic.shadow  # which hold copies of what is elsewhere
-        versions = [each for each in self._ready(model_name) if each not in {version, *copied}]
+        """Return the other versions elsewhere that may hold a request's sequence; what starts anew ends in all."""
+        versions = [each for each in self._ready(model_name) if each != version]
         targets = [self._target(model_name, each) for each in versions]
         others = [each for each in targets if each is not None]
-        if not request.flags & SEQUENCE_START:
+        if request.flags & COPIED or not request.flags & SEQUENCE_START:
             return others
         for other in others:
             other.end_sequence(request.sequence_id)

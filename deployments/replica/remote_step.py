@@ -16,7 +16,7 @@ from deployments.schedulers.scheduler import reply
 from protocol.bytes_tensor import has_many_strings
 from protocol.errors import Cancelled, Internal, ServingError
 from protocol.http_client_codec import HttpClientCodec
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import COPIED, InferRequest, InferResponse
 from protocol.output_content import Body
 from protocol.signature import Signature
 
@@ -87,8 +87,12 @@ class RemoteStep:
             self.on_error(self._unsent(error))
 
     def _send(self, json_length: int, parts: Sequence[Buffer]) -> None:
-        assert self._request is not None
-        self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
+        request = self._request
+        assert request is not None
+        copied = bool(request.flags & COPIED)
+        self._token = self._target.submit(
+            parts, json_length, self, trace=request.trace, from_client=False, copied=copied
+        )
         if self._others:
             self._target.may_be_elsewhere(self._token, self._others)
 

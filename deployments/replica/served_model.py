@@ -17,7 +17,7 @@ from deployments.lane.wire import HTTP, LONG_BYTES, WireCodec
 from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
 from protocol.errors import Internal, ServingError
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import COPIED, InferRequest, InferResponse
 from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -114,6 +114,8 @@ class LocalTarget:
         sink: Sink,
         wire: int = HTTP,
         trace: Trace | None = None,
+        *,
+        copied: bool = False,
     ) -> "InferRequest | _Decoding | None":
         """Decode and submit; the sink gets an error in the request before this returns."""
         codec, meter, regions = self._served.codecs[wire], self._meter, self._regions
@@ -132,7 +134,7 @@ class LocalTarget:
         # The requests of a sequence stay in their order.
         behind = slow.decoding_count and self._served.sequence_idle_us
         if behind or (len(body) > LONG_BYTES and codec.reads_long(body)):
-            return self._decode_slowly(body, json_length, context, trace)
+            return self._decode_slowly(body, json_length, context, trace, copied)
         try:
             request = codec.decode(body, json_length, self._reply, context)
         except ServingError as error:
@@ -145,11 +147,13 @@ class LocalTarget:
             return None
         if trace is not None:
             self._served.follow(request, trace)
+        if copied:
+            request.flags |= COPIED
         self._submit(request)
         return request
 
     def _decode_slowly(
-        self, body: Buffer, json_length: int | None, context: Context, trace: Trace | None
+        self, body: Buffer, json_length: int | None, context: Context, trace: Trace | None, copied: bool
     ) -> "_Decoding":
         decoding = _Decoding(context)
 
@@ -160,6 +164,8 @@ class LocalTarget:
             decoding.request = result
             if trace is not None:
                 self._served.follow(result, trace)
+            if copied:
+                result.flags |= COPIED
             self._submit(result)
 
         slow = self._served.slow

@@ -6,7 +6,7 @@ from typing import Protocol
 from deployments.schedulers.ensemble_plan import Step
 from protocol.datatypes import of_array
 from protocol.errors import QueueFull, ServingError, Unavailable
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, Parameter, Reply
+from protocol.infer import COPIED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, Parameter, Reply
 from protocol.normalise import normalise
 from protocol.signature import TensorSpec
 
@@ -96,7 +96,7 @@ def follow_sequence(state: SequenceState, parameters: dict[str, Parameter]) -> N
             changed = True
             flags |= flag if parameters[name] else 0
     if changed:
-        state.flags = flags
+        state.flags = state.flags & COPIED | flags
 
 
 def sequence_parameters(state: SequenceState) -> dict[str, Parameter] | None:

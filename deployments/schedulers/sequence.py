@@ -357,7 +357,7 @@ class SequenceScheduler:
         starts = bool(request.flags & SEQUENCE_START)
         if self._over or (starts and self._stopping):
             raise Unavailable(STOPPING)
-        if not starts and not self._slots.has(request.sequence_id):
+        if not self._slots.takes(request):
             raise UnknownSequence(
                 f"inference request for sequence {request.sequence_id} to model '{name}' must specify the START flag "
                 "on the first request of the sequence"

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from deployments.core.clock import NEVER_NS
 from deployments.schedulers.implicit_states import States
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest
+from protocol.infer import COPIED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
 
 RUNNING: Final = -1
 """The place, in the queue of a slot, of the request that was handed to the instance."""
@@ -52,11 +52,13 @@ class Slot:
     `queue` holds the requests that wait, `running` the one that was handed to the instance; `prepared` has its controls
     and states, `wanted` are the outputs that its client asked for, and `given` are, in an iterative sequence, the
     request that runs, once or several times, and its inputs without controls and states. `ended` says that the sequence
-    is over once these are answered; in a free slot there is none, and its `sequence_id` is None.
+    is over once these are answered; in a free slot there is none, and its `sequence_id` is None. One that is `copied`
+    is what a shadow has of a sequence of another version.
     """
 
     __slots__ = (
         "batcher",
+        "copied",
         "ended",
         "given",
         "number",
@@ -78,7 +80,7 @@ class Slot:
         self.given: tuple[InferRequest, dict[str, Array]] | None = None
         self.wanted: tuple[str, ...] | None = None
         self.states: States | None = None
-        self.ended = False
+        self.copied = self.ended = False
 
     @property
     def idle(self) -> bool:
@@ -89,13 +91,13 @@ class Slot:
 class Backlog:
     """A sequence that waits for a slot; `deadline_ns` is when the first timeout of its requests is over."""
 
-    __slots__ = ("deadline_ns", "ended", "queue", "sequence_id")
+    __slots__ = ("copied", "deadline_ns", "ended", "queue", "sequence_id")
 
     def __init__(self, sequence_id: SequenceId) -> None:
         self.sequence_id = sequence_id
         self.queue: deque[InferRequest] = deque()
         self.deadline_ns = NEVER_NS
-        self.ended = False
+        self.copied = self.ended = False
 
     @property
     def first_late(self) -> int:
@@ -142,6 +144,14 @@ class SequenceSlots:
         holder = self._holders.get(sequence_id)
         return holder is not None and not holder.ended
 
+    def takes(self, request: InferRequest) -> bool:
+        """Whether a request starts a sequence or goes on with one; copies go on with copies only, and end no other."""
+        holder = self._holders.get(request.sequence_id)
+        starts, copied = bool(request.flags & SEQUENCE_START), bool(request.flags & COPIED)
+        if holder is None or holder.ended:
+            return starts
+        return holder.copied == copied or (starts and not copied)
+
     def __len__(self) -> int:
         return len(self._holders)
 
@@ -155,6 +165,8 @@ class SequenceSlots:
         if holder is None:
             holder = self._holders[sequence_id] = self._new_holder(sequence_id)
         holder.queue.append(request)
+        if request.flags & SEQUENCE_START:
+            holder.copied = bool(request.flags & COPIED)
         holder.ended = bool(request.flags & SEQUENCE_END)
         if isinstance(holder, Slot):
             return holder
@@ -216,7 +228,8 @@ class SequenceSlots:
         """Give a free slot to the first sequence of the backlog; returns whether there is one."""
         for backlog in self._backlogs:
             del self._backlogs[backlog]
-            slot.sequence_id, slot.queue, slot.ended = backlog.sequence_id, backlog.queue, backlog.ended
+            slot.sequence_id, slot.queue = backlog.sequence_id, backlog.queue
+            slot.copied, slot.ended = backlog.copied, backlog.ended
             self._holders[backlog.sequence_id] = slot
             return True
         heapq.heappush(self._free, (slot.number, self._places[slot]))

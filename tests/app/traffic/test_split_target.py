@@ -33,6 +33,7 @@ class Version:
         self.held: list[Any] = []
         self.others: list[list[int]] = []
         self.ended: list[Any] = []
+        self.copies: list[bool] = []
 
     def holds(self, sequence_id: Any) -> bool:
         return sequence_id in self.held
@@ -44,8 +45,16 @@ class Version:
         self.ended.append(sequence_id)
 
     def submit(
-        self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = HTTP, trace: Any = None
+        self,
+        parts: Sequence[Any],
+        json_length: int | None,
+        sink: Any,
+        wire: int = HTTP,
+        trace: Any = None,
+        *,
+        copied: bool = False,
     ) -> int:
+        self.copies.append(copied)
         self.sinks.append(sink)
         self.parts.append(parts)
         return len(self.sinks)
@@ -196,8 +205,25 @@ def test_a_sequence_that_goes_on_may_be_at_other_versions_and_one_that_starts_en
         split.ask(body=b'{"parameters":{"sequence_id":8}}')
 
     asyncio.run(run())
-    assert [split.versions[number].ended for number in (1, 2, 3)] == [[], [7], []]
-    assert [split.versions[number].others for number in (1, 2, 3)] == [[[2]], [], []]
+    assert [split.versions[number].ended for number in (1, 2, 3)] == [[], [7], [7]]
+    assert [split.versions[number].others for number in (1, 2, 3)] == [[[2, 3]], [], []]
+
+
+def test_a_sequence_in_a_version_that_becomes_a_shadow_goes_on_there_and_is_not_copied_to_it() -> None:
+    split, config = Split(), ModelConfig(name="m")
+    config.sequence_batching.SetInParent()
+    split.traffic = ModelTraffic("m", config, split.totals, split.regions)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        split.take(weights={"1": 1})
+        split.ask(body=b'{"parameters":{"sequence_id":7,"sequence_start":true}}')
+        split.take(weights={"2": 1}, shadow={"1": 100})
+        split.ask(body=b'{"parameters":{"sequence_id":7}}')
+        split.ask(body=b'{"parameters":{"sequence_id":8,"sequence_start":true}}')
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert [split.versions[number].copies for number in (1, 2)] == [[False, False, True], [False]]
 
 
 @pytest.mark.parametrize("kind", ["sequence_batching", "ensemble_scheduling"])

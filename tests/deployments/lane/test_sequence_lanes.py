@@ -370,6 +370,37 @@ def test_a_sequence_is_found_in_another_version_where_one_may_hold_it_and_counts
     asyncio.run(run())
 
 
+def test_a_version_that_has_a_copy_of_a_sequence_does_not_go_on_with_it_for_a_client():
+    async def run():
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            replica = Replica(folder, "r0", loop)
+            for version in (1, 2):
+                replica.server.set_model("echo", version, await sums())
+            await replica.server.listen([replica.sock])
+            fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
+            fleet.set_replicas("echo#v1", {"r0": replica.address})
+            await Lanes.until(lambda: fleet.target("echo", 2) is not None)
+            one, shadow = (fleet.target("echo", version) for version in (1, 2))
+
+            async def ask(target, value, *others, copied=False, **flags):
+                sink = Sink()
+                token = target.submit((body(7, value, **flags),), None, sink, copied=copied)
+                target.may_be_elsewhere(token, others)
+                await asyncio.wait_for(sink.done.wait(), 30)
+                return sink.error or orjson.loads(sink.responses[0])["outputs"][0]["data"][0]
+
+            assert await ask(one, 1, start=True) == 1
+            assert await ask(shadow, 1, copied=True, start=True) == 1
+            assert await ask(shadow, 2, one) == 3  # as an ingress asks that knows other shares
+            assert "must specify the START flag" in str(await ask(one, 2, copied=True))
+            assert await ask(shadow, 2, copied=True) == 3
+            await fleet.close()
+            await replica.server.drain(0.0)
+
+    asyncio.run(run())
+
+
 def test_sequences_that_began_while_there_was_no_replica_go_on_where_they_began():
     """They wait for the first of two new replicas; that the second is there too, a moment later, moves none."""
 

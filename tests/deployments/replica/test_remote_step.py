@@ -16,7 +16,7 @@ from deployments.lane.work_queue import WorkQueue
 from deployments.replica.remote_step import RemoteStep, StepCodec
 from protocol.errors import Cancelled, Internal, ServingError, Unavailable
 from protocol.http_infer import HttpInferCodec
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import COPIED, InferRequest, InferResponse
 from protocol.limits import DEFAULT_LIMITS
 from protocol.signature import Signature
 from tests.deployments.fakes import slow_queue
@@ -44,8 +44,10 @@ class Replica:
         self.codec = HttpInferCodec(SIGNATURE, "1", DEFAULT_LIMITS, {})
         self.sent: list[InferRequest] = []
         self.cancelled: list[Any] = []
+        self.copies: list[bool] = []
 
-    def submit(self, parts: Sequence[Any], json_length: int, sink: Any, **more: Any) -> int:
+    def submit(self, parts: Sequence[Any], json_length: int, sink: Any, *, copied: bool, **more: Any) -> int:
+        self.copies.append(copied)
         self.sent.append(self.codec.decode(b"".join(parts), json_length, lambda *_: None))
         return len(self.sent)
 
@@ -74,8 +76,8 @@ class Steps:
         self._clock = LoopClock(asyncio.get_running_loop())
         queue.submit(self.gate.wait, lambda *_: None)
 
-    def begin(self, id: str, count: int, sequence_id: int = 0) -> RemoteStep:
-        request = InferRequest({"X": strings(count)}, 1, self._reply, id=id, sequence_id=sequence_id)
+    def begin(self, id: str, count: int, sequence_id: int = 0, flags: int = 0) -> RemoteStep:
+        request = InferRequest({"X": strings(count)}, 1, self._reply, id=id, sequence_id=sequence_id, flags=flags)
         step = RemoteStep(request, self.codec, self.replica, self._clock)  # type: ignore[arg-type]
         step.begin()
         return step
@@ -105,6 +107,14 @@ async def sent(given: Steps, count: int) -> None:
     async with asyncio.timeout(10):
         while len(given.replica.sent) < count:
             await asyncio.sleep(0.001)
+
+
+@on_loop
+async def test_a_step_of_a_copied_sequence_is_one_too() -> None:
+    async with steps() as given:
+        for flags in (0, COPIED):
+            given.begin("r", 1, sequence_id=7, flags=flags)
+        assert given.replica.copies == [False, True]
 
 
 @on_loop

@@ -5,7 +5,7 @@ import pytest
 
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
-from protocol.infer import InferRequest
+from protocol.infer import COPIED, InferRequest
 from protocol.trace import CONTEXT, TIMESTAMPS, new_trace
 from tests.deployments.fakes import MS
 from tests.deployments.schedulers.sequences import (
@@ -68,6 +68,44 @@ def test_what_is_no_request_of_a_sequence_is_refused_with_tritons_text(config, r
     sequences.send("r", **request_)
     assert sequences.answers == {"r": f"InvalidArgument: inference request to model 'm' {told}"}
     assert sequences.statistics.counts.pending_count == 0
+
+
+@both
+def test_a_copy_and_a_sequence_of_the_same_id_do_not_go_on_with_each_other(config):
+    sequences = Sequences(config)
+    for name, flags, value in (
+        ("copy", START | COPIED, 1),
+        ("goes on with no copy", 0, 10),
+        ("copy goes on", COPIED, 100),
+        ("starts", START, 1000),
+        ("copy goes on with none", COPIED, 10000),
+        ("copy starts beside it", START | COPIED, 10000),
+        ("goes on", 0, 2000),
+    ):
+        sequences.send(name, 7, flags, value=value)
+        sequences.finish_all()
+    refused = NO_START.format(7)
+    assert sequences.answers == {
+        "copy": 1,
+        "goes on with no copy": refused,
+        "copy goes on": 101,
+        "starts": 1000,
+        "copy goes on with none": refused,
+        "copy starts beside it": refused,
+        "goes on": 3000,
+    }
+
+
+def test_a_copy_that_has_waited_for_a_slot_is_still_one():
+    sequences = Sequences(sequence_config())
+    sequences.send("first", 1, START)
+    sequences.send("copy", 7, START | COPIED, value=1)
+    sequences.send("ends", 1, END)
+    sequences.finish_all()
+    sequences.send("goes on", 7)
+    sequences.send("copy goes on", 7, COPIED, value=1)
+    sequences.finish_all()
+    assert (sequences.answers["goes on"], sequences.answers["copy goes on"]) == (NO_START.format(7), 2)
 
 
 @both

@@ -326,6 +326,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",
     ),
     "Requests that name shared memory are not copied": (SPLIT + "test_what_names_shared_memory_is_not_copied",),
+    "no request of a client goes on with a copy": (
+        SPLIT + "test_a_sequence_in_a_version_that_becomes_a_shadow_goes_on_there_and_is_not_copied_to_it",
+        "deployments/lane/test_sequence_lanes.py::"
+        "test_a_version_that_has_a_copy_of_a_sequence_does_not_go_on_with_it_for_a_client",
+        "deployments/schedulers/test_sequence.py::"
+        "test_a_copy_and_a_sequence_of_the_same_id_do_not_go_on_with_each_other",
+        "deployments/replica/test_remote_step.py::test_a_step_of_a_copied_sequence_is_one_too",
+    ),
     "A canary gets a percentage that rises": (
         CANARY + "test_over_a_limit_it_is_rolled_back_at_once",
         SPLIT + "test_what_a_canary_got_is_measured_anew_in_each_step",
