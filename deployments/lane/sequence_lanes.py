@@ -82,8 +82,8 @@ class SequenceLanes:
         if len(calls) > 2 * len(lane.calls):  # most were given up behind one that still runs
             self._under_way[lane, mark.sequence_id] = deque(filter(lane.calls.__contains__, calls))
 
-    def given_up(self, mark: SequenceMark, lane: LaneClient) -> None:
-        """Note that a request was taken off its lane, and gets no answer."""
+    def left(self, mark: SequenceMark, lane: LaneClient) -> None:
+        """Note that a request was taken off its lane, and gets no answer there."""
         self._is_under_way(mark.sequence_id, lane)
 
     def answered(self, mark: SequenceMark, lane: LaneClient) -> None:

@@ -350,6 +350,7 @@ class LaneTarget:
         mark, sequences, refused_by = call.mark, self._sequences, call.lane
         if mark is None or mark.starts or sequences is None or refused_by is None:
             return False
+        sequences.left(mark, refused_by)
         call.refused_by = (*call.refused_by, refused_by)
         left = [lane for lane in self.choice.lanes if lane not in call.refused_by]
         lane = sequences.preferred(mark.sequence_id, left)
@@ -432,8 +433,9 @@ class LaneTarget:
             give_up(token.cells)
         if token.lane is not None:
             token.lane.cancel(token)
-            if token.mark is not None and self._sequences is not None:
-                self._sequences.given_up(token.mark, token.lane)
+            holder = token.target  # another version, where that has its sequence
+            if token.mark is not None and isinstance(holder, LaneTarget) and holder._sequences is not None:
+                holder._sequences.left(token.mark, token.lane)
         if token.given_up is not None:
             token.given_up(token)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from deployments.lane.lane_share import LaneShare
-from protocol.errors import InvalidArgument, NotFound, QueueFull, ServingError
+from protocol.errors import InvalidArgument, NotFound, QueueFull, ServingError, UnknownSequence
+from protocol.infer import InferRequest
 from tests.deployments.lane.harness import Lanes, Sink, on_loop
 from tests.deployments.lane.test_full_queue import fill
 
@@ -99,6 +100,35 @@ async def test_a_sequence_whose_end_is_refused_may_be_ended_where_it_is(how: str
             assert (await lanes.ask(body(number, "end"))).error is None
         assert elsewhere == []
         assert not target._sequences._known
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@on_loop
+async def test_nothing_stays_of_a_request_that_is_given_up_where_its_sequence_was_found(version: int) -> None:
+    async with two_replicas() as (lanes, target):
+        first, second = lanes.replicas
+        second.server.set_model("echo", 1, None)
+        second.server.set_model("echo", version, second.model)
+        await add_second(lanes) if version == 1 else lanes.publish()
+        await lanes.until(lambda: lanes.fleet.target("echo", version) is not None)
+        other: Any = lanes.fleet.target("echo", version)
+        await lanes.until(lambda: other._sequences is not None)
+        second.model.hold = True
+
+        def unknown(request: InferRequest) -> None:
+            error = UnknownSequence("another replica has it")
+            error.refused = True
+            request.reply(request, error)
+
+        first.model.submit_request = unknown
+        tokens = [target.submit((body(number),), None, Sink()) for number in NUMBERS]
+        for token in tokens:
+            target.may_be_elsewhere(token, [other])
+        await lanes.until(lambda: len(second.model.held) == len(NUMBERS))
+        for token in tokens:
+            target.cancel(token)
+        assert not target._sequences._under_way
+        assert not other._sequences._under_way
 
 
 @pytest.mark.parametrize("when", ["is under way", "was answered a moment ago"])

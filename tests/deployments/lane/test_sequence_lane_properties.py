@@ -134,12 +134,12 @@ def test_a_sequence_is_idle_when_none_of_all_calls_of_its_lane_is_its_own(steps)
             lane, each = under_way[number % len(under_way)]
             mark = lane.calls[each] if what == "respond" else lane.calls.pop(each)
             for known in both:
-                (known.given_up if what == "give up" else known.answered)(mark, lane)
+                (known.left if what == "give up" else known.answered)(mark, lane)
         for sequence_id in range(1, 5):
             assert len({each.holds(sequence_id, lanes[:1]) for each in both}) == 1
             assert len({each.holds(sequence_id, lanes[1:]) for each in both}) == 1
     for lane in lanes:
         for each, mark in tuple(lane.calls.items()):
             del lane.calls[each]
-            both[0].given_up(mark, lane)
+            both[0].left(mark, lane)
     assert not both[0]._under_way

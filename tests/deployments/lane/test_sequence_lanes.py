@@ -148,7 +148,7 @@ def test_calls_that_are_given_up_behind_one_that_runs_are_not_kept():
         lanes.sent(mark(7), lane, number)
         if number:
             del lane.calls[number]
-            lanes.given_up(mark(7), lane)
+            lanes.left(mark(7), lane)
     assert sum(map(len, lanes._under_way.values())) < 10
 
 
