@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from deployments.core.refusals import Refusals
-from deployments.lane.client import LaneCall
+from deployments.lane.client import CallTarget, LaneCall
 from deployments.lane.routes import Routes
 from deployments.lane.suspects import Suspects
 from protocol.errors import Internal, ServingError, Unavailable
@@ -41,7 +41,8 @@ class Retry:
     it. Others go again a few at a time, the likeliest of them alone (`Suspects`). So a request that kills takes one to
     three replicas along, four where it never has one to itself, and none pays for another or for an operator, unless it
     was in four deaths.
-    A request within a sequence fails: what the replica knew of the sequence is gone.
+    A request within a sequence fails, as what the replica knew of the sequence is gone, unless the sequence starts with
+    what a replica leaves unanswered that was told to go: all of that goes to another one, in its order.
     """
 
     def __init__(self, routes: Routes, refusals: Refusals) -> None:
@@ -56,6 +57,7 @@ class Retry:
         if alone is None and death.by_itself and death.sole_lane and len(calls) == 1:
             alone = calls[0].id
         again: dict[tuple[str, int], list[LaneCall]] = {}
+        started: set[tuple[CallTarget, int | str]] = set()
         for call in calls:
             if call.cancelled:
                 continue
@@ -64,7 +66,8 @@ class Retry:
                 call.lone_deaths = (call.lone_deaths if call.deaths else 0) + (alone is not None)
                 call.deaths += 1
             guilty = suspected and alone is not None and (death.by_itself or call.lone_deaths > 1)
-            error = _refusal(call, unmeant=death.unmeant, guilty=guilty)
+            whole = not death.unmeant and _is_of_a_whole(call, started)
+            error = None if whole else _refusal(call, unmeant=death.unmeant, guilty=guilty)
             if error is None and call.deaths:
                 again.setdefault((call.target.model_name, call.target.version), []).append(call)
                 continue
@@ -107,13 +110,26 @@ class Retry:
         key = target.model_name, target.version
         found = self._routes.find(*key) or self._routes.awaited(*key) or target
         try:
-            error = found.send_alone(call) if alone else found.send(call)
+            send = found.send_alone if alone else found.send if call.mark is None else found.start_anew
+            error = send(call)
         except Exception:  # others wait to be sent behind it
             logger.exception("a request for model '%s' could not be sent again", target.model_name)
             return Internal("the request could not be sent again")
         if error is None:
             self._refusals.count_retry(*key)
         return error
+
+
+def _is_of_a_whole(call: LaneCall, started: set[tuple[CallTarget, int | str]]) -> bool:
+    """Whether a call is of a sequence that has delivered nothing; `started` are those of the calls before it."""
+    if call.mark is None:
+        return False
+    key = call.target, call.mark.sequence_id
+    if call.delivered or call.attempts >= _MAX_ATTEMPTS:
+        started.discard(key)
+    elif call.mark.starts:
+        started.add(key)
+    return key in started
 
 
 def _refusal(call: LaneCall, *, unmeant: bool, guilty: bool) -> ServingError | None:

@@ -239,9 +239,17 @@ class LaneTarget:
         if call.mark is None:
             return self.send(call)
         lane = self._sequences.choose(call.mark, self.choice.lanes)
+        if lane is not None and not lane.near and (error := self._bring_far(call)) is not None:
+            return error
         if lane is not None:
             call.sink = SequenceSink(call.sink, self._sequences, call.mark, lane)
         return self._send_in_sequence(call, call.mark, lane)
+
+    def start_anew(self, call: LaneCall) -> ServingError | None:
+        """Put a call on the lane of its sequence, which starts with it or one before it; returns why it cannot be."""
+        if self.waiting is not None and not self.choice.lanes:
+            return self._bring_far(call) or self.waiting.add(call)
+        return self._send_waiting(call)
 
     def _end_elsewhere(self, sequence_id: int | str, lane: LaneClient) -> None:
         """End what other replicas may hold of a sequence that starts; another ingress may remember that they do."""
@@ -286,12 +294,10 @@ class LaneTarget:
         call.near = error is not None
         return error
 
-    def _brings_far(self, call: LaneCall) -> bool:
-        """Copy in what a call names in regions, if it does; returns whether it could be."""
+    def _bring_far(self, call: LaneCall) -> ServingError | None:
+        """Copy in what a call names in regions, if it does; returns why it cannot be."""
         regions = self._context.regions
-        if regions is None or not regions.registered:
-            return True
-        return self._copy_in(call, far=True, gpus=NO_GPUS) is None
+        return None if regions is None or not regions.registered else self._copy_in(call, far=True, gpus=NO_GPUS)
 
     def _bring_near(self, call: LaneCall, lane: LaneClient) -> ServingError | None:
         """Copy in what a call names on GPUs that the replica of a lane has not; returns why it cannot be."""
@@ -358,7 +364,7 @@ class LaneTarget:
             return self._seek_elsewhere(call)
         if not lane.has_room(call.size):
             return False
-        if refused_by.near and not lane.near and not self._brings_far(call):
+        if refused_by.near and not lane.near and self._bring_far(call) is not None:
             return False
         self._context.refusals.count_retry(self.model_name, self.version)
         lane.call(self.choice.lanes[lane], call, flags=COPY if call.copied else 0)
@@ -378,7 +384,7 @@ class LaneTarget:
         lane = None if mark is None or sequences is None else sequences.choose(mark, self.choice.lanes)
         if mark is None or sequences is None or lane is None or not lane.has_room(call.size):
             return False
-        if not lane.near and not self._brings_far(call):
+        if not lane.near and self._bring_far(call) is not None:
             return False
         before = call.target, call.refused_by, call.sink
         call.target, call.refused_by, call.sink = self, (), SequenceSink(call.sink, sequences, mark, lane)

@@ -480,6 +480,43 @@ def test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_
     asyncio.run(run())
 
 
+def test_what_starts_in_a_replica_that_leaves_starts_in_another_and_what_goes_on_there_fails():
+    async def run():
+        async with Lanes(2) as lanes:
+            models = [await sums(), await sums()]
+            for replica, model in zip(lanes.replicas, models, strict=True):
+                replica.server.set_model("echo", 1, model)
+            target = lanes.fleet.target("echo")
+            await Lanes.until(lambda: target._sequences is not None and _lanes(lanes.fleet) == 2)
+            leaves, _ = lanes.replicas
+            preferred = {number: SequenceLanes.preferred(number, target.choice.lanes) for number in range(1, 41)}
+            old, new = [number for number, lane in preferred.items() if lane.replica_id == "r0"][:2]
+
+            def send(number, value, **flags):
+                sink = Sink()
+                target.submit((body(number, value, **flags),), None, sink)
+                return sink
+
+            began = send(old, 1, start=True)
+            await asyncio.wait_for(began.done.wait(), 5)
+            models[0].model.pool.pools[0].run = lambda batch: None  # the batch never ends
+            going_on = [send(old, 2), send(old, 3, end=True)]
+            anew = [send(new, 5, start=True), send(new, 6), send(old, 7, start=True), send(old, 8, end=True)]
+            await Lanes.until(lambda: leaves.server.inflight_count == 6)
+            await leaves.server.drain(0.0)
+            for sink in (*going_on, *anew):
+                await asyncio.wait_for(sink.done.wait(), 5)
+            assert {sink.error.message for sink in going_on} == {
+                f"the replica of model 'echo' that held sequence {old} is gone; start the sequence anew"
+            }
+            answers = [orjson.loads(sink.responses[0])["outputs"][0]["data"][0] for sink in anew]
+            assert answers == [5, 11, 7, 15 + old]
+            assert not target._sequences._under_way
+            assert target._meter is None or target._meter.idle
+
+    asyncio.run(run())
+
+
 def test_a_request_without_a_sequence_goes_anywhere_and_is_answered():
     async def run():
         async with Lanes(2) as lanes:

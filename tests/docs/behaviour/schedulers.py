@@ -297,6 +297,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCE_LANES + "test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew",
     ),
     "Sequences of other replicas go on": (SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",),
+    "What starts in a replica that was told to end": (
+        SEQUENCE_LANES + "test_what_starts_in_a_replica_that_leaves_starts_in_another_and_what_goes_on_there_fails",
+    ),
     "A model with `sequence_batching` is never embedded": (PLAN + "test_a_sequence_model_is_never_embedded",),
     "One that has had its last response, or an error, does not": (
         "deployments/core/test_iterative_sequences.py::test_a_request_that_has_ended_does_not_run_again",
