@@ -15,6 +15,7 @@ from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.request_meter import FIRST_BUCKET, SUM_NS, Cells
 from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import (
+    COPY,
     FINAL,
     GONE,
     HEADER_SIZE,
@@ -234,6 +235,8 @@ class LaneClient(FrameProtocol):
         call.attempts += 1
         self.calls[call_id] = call
         self.inflight_bytes += call.size
+        if call.copied:
+            flags |= COPY
         if call.trace is not None:
             self._send_traced(index, call, call.trace, kind, flags)
             return

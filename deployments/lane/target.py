@@ -9,7 +9,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeter, RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
-from deployments.lane.frames import COPY, NO_JSON_LENGTH, PATIENT, Buffer, Kind
+from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.lane_share import LaneShare
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_mark
@@ -127,10 +127,7 @@ class LaneTarget:
         from_client: bool = True,
         copied: bool = False,
     ) -> LaneCall | None:
-        """Send a request; its bytes are kept until it is answered. Those of clients are counted as such.
-
-        Of a model without sequences one that is `copied` is as any other.
-        """
+        """Send a request; its bytes are kept until it is answered. Those of clients are counted as such."""
         near, gpus = False, NO_GPUS
         regions = self._context.regions
         if regions is not None and regions.registered and names_region(parts, json_length, wire):
@@ -148,7 +145,7 @@ class LaneTarget:
             size += len(part)
         call = LaneCall(self, parts, json_length, sink, size, wire)
         call.near, call.gpus = near, gpus
-        call.trace = trace
+        call.trace, call.copied = trace, copied
         meter = self._meter
         if meter is not None and from_client:
             meter.begun[wire] += 1
@@ -186,7 +183,9 @@ class LaneTarget:
     ) -> LaneCall | None:
         mark = read_mark(parts, json_length, wire)
         if mark is None or (self.waiting is not None and not self.choice.lanes):
-            return LaneTarget.submit(self, parts, json_length, sink, wire, trace, from_client=from_client)
+            return LaneTarget.submit(
+                self, parts, json_length, sink, wire, trace, from_client=from_client, copied=copied
+            )
         assert self._sequences is not None
         self.sent += 1
         lane = self._sequences.choose(mark, self.choice.lanes)
@@ -223,7 +222,7 @@ class LaneTarget:
         full = len(lane.calls) >= self._share.size and self._share.is_taken(self, lane)
         if full or not lane.has_room(call.size):
             return lane.why_no_room(call.size)
-        lane.call(self.choice.lanes[lane], call, flags=COPY if call.copied else 0)
+        lane.call(self.choice.lanes[lane], call)
         if self._sequences is not None:
             self._sequences.sent(mark, lane, call.id)
         if mark.starts and not call.copied:
@@ -367,7 +366,7 @@ class LaneTarget:
         if refused_by.near and not lane.near and self._bring_far(call) is not None:
             return False
         self._context.refusals.count_retry(self.model_name, self.version)
-        lane.call(self.choice.lanes[lane], call, flags=COPY if call.copied else 0)
+        lane.call(self.choice.lanes[lane], call)
         return True
 
     def _seek_elsewhere(self, call: LaneCall) -> bool:

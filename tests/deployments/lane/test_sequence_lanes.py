@@ -26,6 +26,7 @@ from deployments.lane.wire import GRPC, HTTP
 from deployments.replica.served_model import ServedModel
 from protocol.errors import QueueFull
 from protocol.http_infer import HttpInferCodec
+from protocol.infer import COPIED
 from protocol.limits import DEFAULT_LIMITS
 from protocol.sequence_mark import SequenceMark
 from repository_loader.normalisation import normalise
@@ -397,6 +398,24 @@ def test_a_version_that_has_a_copy_of_a_sequence_does_not_go_on_with_it_for_a_cl
             assert await ask(shadow, 2, copied=True) == 3
             await fleet.close()
             await replica.server.drain(0.0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sequence_idle_us", [0, 60_000_000], ids=["an ensemble", "a model with sequences"])
+def test_the_replica_of_a_shadow_knows_a_copy(sequence_idle_us):
+    async def run():
+        async with Lanes() as lanes:
+            model = lanes.replicas[0].model
+            model.hold, model.sequence_idle_us = True, sequence_idle_us
+            lanes.replicas[0].server.set_model("echo", 1, model)
+            target = lanes.fleet.target("echo")
+            await Lanes.until(lambda: (target._sequences is not None) == bool(sequence_idle_us))
+            for copied in (False, True):
+                target.submit((body(7, 1),), None, Sink(), copied=copied)
+            await Lanes.until(lambda: len(model.held) == 2)
+            assert [request.flags for request in model.held] == [0, COPIED]
+            model.release()
 
     asyncio.run(run())
 

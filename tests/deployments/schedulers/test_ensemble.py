@@ -9,7 +9,7 @@ from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.ensemble import ensemble_scheduler
 from deployments.schedulers.scheduler import STOPPING
 from protocol.errors import Cancelled, NotFound
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferResponse
+from protocol.infer import COPIED, SEQUENCE_END, SEQUENCE_START, InferResponse
 from protocol.signature import Signature
 from tests.deployments.fakes import Answers, FakeClock
 
@@ -211,6 +211,14 @@ def test_step_may_change_the_sequence_of_those_after_it():
     bench.router.answer("left", O=array(1, 2))
     bench.router.answer("join", O=array(1, 2))
     assert bench.answers.results["r"].parameters == {"sequence_id": 7, "sequence_start": False, "sequence_end": False}
+
+
+def test_the_steps_of_a_copy_are_copies_whatever_a_step_says_of_its_sequence():
+    bench = diamond()
+    bench.submit(sequence_id=4, flags=SEQUENCE_START | COPIED)
+    first = bench.router.answer("first", {"sequence_id": 7, "sequence_end": True}, O=array(1, 2))
+    assert first.flags == SEQUENCE_START | COPIED
+    assert bench.router.take("right").flags == SEQUENCE_END | COPIED
 
 
 def test_cancellation_reaches_the_steps_and_starts_no_new_ones():
