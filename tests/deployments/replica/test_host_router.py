@@ -207,7 +207,7 @@ def test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go() -> 
 def test_a_sequence_that_starts_anew_in_another_version_here_ends_in_the_one_that_had_it() -> None:
     async def run() -> None:
         clock, answers = LoopClock(asyncio.get_running_loop()), Answers()
-        router = HostRouter(core := Core(clock), None, clock)
+        router = HostRouter(core := Core(clock), None, clock, slow_queue())
         one, two = Here(1), Here(2)
         for version in (one, two):
             core.add(version)  # type: ignore[arg-type]
