@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from app.grpc.call import Call
-from app.grpc.status import INVALID_ARGUMENT, OK
+from app.grpc.status import INVALID_ARGUMENT, OK, STOPPING, UNAVAILABLE
 from deployments.lane.frames import Buffer
 
 _NOT_FOUND = 5
@@ -54,6 +54,10 @@ def reflection_call() -> type[Call] | None:
         def half_closed(self) -> None:
             """End."""
             self.finish(OK, "")
+
+        def server_stops(self) -> None:
+            """End: what was asked is answered."""
+            self.finish(UNAVAILABLE, STOPPING)
 
     return ReflectionCall
 

@@ -11,6 +11,7 @@ RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
+STOPPING: Final = "server is shutting down"
 SERVERS_FAULT: Final = frozenset((INTERNAL, UNAVAILABLE))
 
 # All printable ASCII but the percent sign.

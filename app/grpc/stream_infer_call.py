@@ -11,7 +11,7 @@ from app.edge.slow_readers import falls_behind
 from app.grpc.call import Call
 from app.grpc.head import GrpcHead
 from app.grpc.infer_call import send_response
-from app.grpc.status import OK, RESOURCE_EXHAUSTED
+from app.grpc.status import OK, RESOURCE_EXHAUSTED, STOPPING, UNAVAILABLE
 from app.http2.open_connection import OpenConnection
 from app.trace.traced_target import under
 from deployments.lane.frames import Buffer
@@ -34,6 +34,7 @@ class StreamInferCall(Call):
         "_ordered",
         "_real_errors",
         "_requests",
+        "_stopping",
         "full",
     )
 
@@ -45,7 +46,7 @@ class StreamInferCall(Call):
         self._max_count = head.context.options.max_stream_inflight_count
         self._requests: set[StreamRequest] = set()
         self._ordered: deque[StreamRequest] = deque()
-        self._half_closed = False
+        self._half_closed = self._stopping = False
         self._inflight_bytes = 0
         self._held_bytes = 0
         """Of answers that wait for the answer to an earlier request."""
@@ -78,8 +79,21 @@ class StreamInferCall(Call):
     def half_closed(self) -> None:
         """End the call when everything is answered."""
         self._half_closed = True
-        if not self._requests:
+        self._end_if_over()
+
+    def server_stops(self) -> None:
+        """Answer what has arrived, take nothing more, and end."""
+        if not self.behind:
+            self._stopping = self.full = True
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._requests or self.done:
+            return
+        if self._half_closed:
             self.finish(OK, "")
+        elif self._stopping and not (self.compressor is not None and self.compressor.busy):
+            self.finish(UNAVAILABLE, STOPPING)
 
     def answer(self, request: "StreamRequest", parts: Sequence[Buffer], final: bool) -> None:
         """Send a response, unless an earlier request is to be answered first."""
@@ -96,8 +110,7 @@ class StreamInferCall(Call):
             self._inflight_bytes -= request.size
             self._advance()
             self.caught_up()
-            if self._half_closed and not self._requests and not self.done:
-                self.finish(OK, "")
+            self._end_if_over()
 
     def refuse(self, request: "StreamRequest", error: ServingError) -> None:
         """Tell of a failed request, by a response or, if the client wants that, by the status of the call."""
@@ -137,7 +150,7 @@ class StreamInferCall(Call):
 
     def caught_up(self) -> None:
         """Take or let the client send more, unless much of what it has sent is under way, or answered and not sent."""
-        if self.full and self._count < self._max_count:
+        if self.full and self._count < self._max_count and not self._stopping:
             self.full = False
             self.go_on()
         options = self.context.options

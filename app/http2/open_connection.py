@@ -207,6 +207,9 @@ class OpenConnection(asyncio.BufferedProtocol):
             self._leave()
             if self.closing:
                 return
+        if self.application.connections.stopping:
+            for each in tuple(self.streams.values()):
+                each.server_stops()
         if self._deadline_s and self._deadline_s < now_s:
             self.fail(Http2Error(frames.NO_ERROR, "nothing whole arrived in time"))
             return

@@ -60,6 +60,9 @@ class Stream(SendState):
         """What `connection.incomplete` holds a deadline for has not arrived in time."""
         raise NotImplementedError
 
+    def server_stops(self) -> None:
+        """The server takes no more, which is said about once a second: end as soon as nothing is under way."""
+
     def granted(self) -> None:
         """What was asked of `connection.reservations` is there."""
         raise NotImplementedError

@@ -1,5 +1,7 @@
 """Server reflection, as tools like grpcurl use it."""
 
+import asyncio
+import queue
 from typing import Any
 
 import grpc
@@ -18,6 +20,23 @@ def ask(channel: grpc.Channel, version: str, *questions: Any) -> list[Any]:
         response_deserializer=pb.ServerReflectionResponse.FromString,
     )
     return list(call(iter(questions)))
+
+
+def test_a_call_ends_when_the_server_stops() -> None:
+    with serving() as server, grpc.insecure_channel(server.url) as channel:
+        questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        questions.put(pb.ServerReflectionRequest(list_services=""))
+        call = channel.stream_stream(
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            request_serializer=pb.ServerReflectionRequest.SerializeToString,
+            response_deserializer=pb.ServerReflectionResponse.FromString,
+        )(iter(questions.get, None))
+        assert next(call).list_services_response.service
+        asyncio.run_coroutine_threadsafe(server.front.close(20.0), server.front.loop).result(5)
+        with pytest.raises(grpc.RpcError) as ended:
+            next(call)
+        assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+        questions.put(None)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from app.http2.limits import Http2Limits
 from tests.app.grpc.server import Server, request, serving
 from tests.app.grpc.test_wire import STREAM, Wire, on_loop, prefixed
 from tests.app.http2.wire import bodies, data
+from tests.serving import wait_until
 
 UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 
@@ -303,6 +305,45 @@ async def test_messages_that_wait_are_answered_before_a_connection_that_is_to_en
         wire.service.held.pop(name)()
         got += await wire.send()
     assert wire.status(got)["grpc-status"] == "0"
+
+
+def closing(server: Server, timeout_s: float = 20.0) -> Future[None]:
+    return asyncio.run_coroutine_threadsafe(server.front.close(timeout_s), server.front.loop)
+
+
+def test_a_stream_without_a_request_ends_when_the_server_stops() -> None:
+    """As a client has one that is done, or has not begun: it would hold the server up for all the time that it has."""
+    with serving() as server, grpc.insecure_channel(server.url) as channel:
+        requests = Requests(request(request_id="1"))
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests))
+        assert next(call).infer_response.id == "1"
+        closing(server).result(5)
+        with pytest.raises(grpc.RpcError) as ended:
+            next(call)
+        assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.UNAVAILABLE, "server is shutting down")
+        requests.end()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_a_stream_takes_nothing_more_and_is_answered_when_the_server_stops(compression: Any) -> None:
+    with serving(GrpcOptions(infer_response_compression_level="high")) as server:
+        with grpc.insecure_channel(server.url, compression=compression) as channel:
+            requests = Requests(request(request_id="hold", values=[0.0] * 100_000))
+            call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests))
+            server.wait_arrived()
+            closed = closing(server)
+            (stream,) = [each for connection in server.front.connections for each in connection.streams.values()]
+            wait_until(lambda: stream.full, "the stream takes nothing more")
+            requests.put(request(request_id="late"))
+            wait_until(lambda: stream._unread, "more has come")
+            server.release("hold")
+            assert next(call).infer_response.id == "hold"
+            with pytest.raises(grpc.RpcError) as ended:
+                next(call)
+            assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+            closed.result(5)
+            requests.end()
+            assert [each.id for each in server.service.requests] == ["hold"]
 
 
 @on_loop

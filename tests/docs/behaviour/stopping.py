@@ -23,6 +23,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         BACK_PRESSURE + "test_a_body_that_is_arriving_is_answered_before_the_end",
         "app/ingress/test_cluster_control.py::test_who_waits_for_a_load_hears_that_the_server_stops_and_so_does_who_comes_later",
     ),
+    "A gRPC stream takes nothing more": (
+        "app/grpc/test_stream_infer.py::test_a_stream_without_a_request_ends_when_the_server_stops",
+        "app/grpc/test_stream_infer.py::test_a_stream_takes_nothing_more_and_is_answered_when_the_server_stops",
+    ),
     "A connection that is open when the server stops": (
         "app/http/test_time_limits.py::"
         "test_a_connection_on_which_nothing_comes_is_closed_a_second_after_the_server_began_to_stop",
