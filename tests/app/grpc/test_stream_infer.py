@@ -326,24 +326,26 @@ def test_a_stream_without_a_request_ends_when_the_server_stops() -> None:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_a_stream_takes_nothing_more_and_is_answered_when_the_server_stops(compression: Any) -> None:
-    with serving(GrpcOptions(infer_response_compression_level="high")) as server:
-        with grpc.insecure_channel(server.url, compression=compression) as channel:
-            requests = Requests(request(request_id="hold", values=[0.0] * 100_000))
-            call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests))
-            server.wait_arrived()
-            closed = closing(server)
-            (stream,) = [each for connection in server.front.connections for each in connection.streams.values()]
-            wait_until(lambda: stream.full, "the stream takes nothing more")
-            requests.put(request(request_id="late"))
-            wait_until(lambda: stream._unread, "more has come")
-            server.release("hold")
-            assert next(call).infer_response.id == "hold"
-            with pytest.raises(grpc.RpcError) as ended:
-                next(call)
-            assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
-            closed.result(5)
-            requests.end()
-            assert [each.id for each in server.service.requests] == ["hold"]
+    with (
+        serving(GrpcOptions(infer_response_compression_level="high")) as server,
+        grpc.insecure_channel(server.url, compression=compression) as channel,
+    ):
+        requests = Requests(request(request_id="hold", values=[0.0] * 100_000))
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests))
+        server.wait_arrived()
+        closed = closing(server)
+        (stream,) = [each for connection in server.front.connections for each in connection.streams.values()]
+        wait_until(lambda: stream.full, "the stream takes nothing more")
+        requests.put(request(request_id="late"))
+        wait_until(lambda: stream._unread, "more has come")
+        server.release("hold")
+        assert next(call).infer_response.id == "hold"
+        with pytest.raises(grpc.RpcError) as ended:
+            next(call)
+        assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+        closed.result(5)
+        requests.end()
+        assert [each.id for each in server.service.requests] == ["hold"]
 
 
 @on_loop
