@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from typing import Final
 
 from app.edge.body_budget import BodyBudget
@@ -14,7 +13,6 @@ from app.edge.slow_readers import SlowReaders
 from app.grpc.call import Call
 from app.grpc.context import CallContext
 from app.grpc.head import GrpcHead, ignored
-from app.grpc.method import Handler
 from app.grpc.methods import Methods
 from app.grpc.options import GrpcOptions
 from app.http2.connection import Http2Connection
@@ -32,25 +30,20 @@ _READ_BYTES: Final = 1 << 18
 
 
 class GrpcFront:
-    """Serves one port.
-
-    `handlers`, by the method's name, answer methods in place of the built-in ones: each takes the service and the
-    request message, and returns the response message or an awaitable of it.
-    """
+    """Serves one port."""
 
     def __init__(
         self,
         service: Service,
         options: GrpcOptions,
         loop: asyncio.AbstractEventLoop,
-        handlers: Mapping[str, Handler] | None = None,
         tls: ServerTls | None = None,
         refusals: RefusalLog | None = None,
         packing: WorkQueue | None = None,
     ) -> None:
         self.http2 = options.http2
         self.loop = loop
-        self.methods = Methods(handlers or {}, options.reflection)
+        self.methods = Methods(options.reflection)
         self.connections: OpenConnections[OpenConnection] = OpenConnections(options.http2.max_connections)
         self.bodies = BodyBudget(max(options.max_total_message_bytes, options.max_message_bytes))
         self.slow_readers = SlowReaders(max(options.max_total_message_bytes, options.max_message_bytes))

@@ -7,7 +7,7 @@ from typing import Any
 from app.service.service import Service
 
 Handler = Callable[[Service, Any], bytes | Awaitable[bytes]]
-"""Gets the message as `bytes`, that of a `large` method as a `Buffer`."""
+"""Gets the message as `bytes`, that of a `large` method as a `Buffer`; returns the serialised answer."""
 
 
 @dataclass(frozen=True, slots=True)

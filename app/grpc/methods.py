@@ -1,7 +1,6 @@
 """Every method that is served: its path, its category for restrictions, the call that it makes, and what answers it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -9,21 +8,19 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from app.grpc.call import Call
+from app.grpc.handlers import HANDLERS
 from app.grpc.head import GrpcHead
 from app.grpc.infer_call import InferCall
-from app.grpc.method import Handler, Method
+from app.grpc.method import Method
 from app.grpc.reflection import reflection_call
 from app.grpc.refused_call import RefusedCall
 from app.grpc.stream_infer_call import StreamInferCall
 from app.grpc.unary_call import MethodCall
 from app.service.service import Service
-from protocol.errors import Unavailable, Unsupported
-from protocol.grpc_messages import model_config_response, model_statistics_response, repository_index_response
+from protocol.grpc_messages import model_config_response, model_statistics_response
 from protocol.model_version import parse_version
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
-NO_CONTROL: Final = "explicit model load / unload is not allowed if polling is enabled"
-NO_SHARED_MEMORY: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 _SERVING: Final = b"\x08\x01"
 _NOT_SERVING: Final = b"\x08\x02"
 
@@ -66,27 +63,6 @@ async def _model_statistics(service: Service, message: bytes) -> bytes:
     return _bytes(model_statistics_response(await service.statistics.of(request.name, parse_version(request.version))))
 
 
-def _repository_index(service: Service, message: bytes) -> bytes:
-    request = pb.RepositoryIndexRequest.FromString(message)
-    return _bytes(repository_index_response(service.metadata.index(request.ready)))
-
-
-def _no_control(service: Service, message: bytes) -> bytes:
-    raise Unavailable(NO_CONTROL)
-
-
-def _no_shared_memory(service: Service, message: bytes) -> bytes:
-    raise Unsupported(NO_SHARED_MEMORY)
-
-
-def _nothing(service: Service, message: bytes) -> bytes:
-    return b""
-
-
-def _not_offered(service: Service, message: bytes) -> bytes:
-    raise Unsupported("")
-
-
 def _bytes(message: Any) -> bytes:
     serialised: bytes = message.SerializeToString()
     return serialised
@@ -102,33 +78,25 @@ _METHODS: Final = (
     Method("ModelStreamInfer", "inference", inference=True),
     Method("ModelConfig", "model-config", _model_config),
     Method("ModelStatistics", "statistics", _model_statistics),
-    Method("RepositoryIndex", "model-repository", _repository_index),
-    Method("RepositoryModelLoad", "model-repository", _no_control, large=True),
-    Method("RepositoryModelUnload", "model-repository", _no_control),
-    Method("SystemSharedMemoryStatus", "shared-memory", _nothing),
-    Method("SystemSharedMemoryRegister", "shared-memory", _no_shared_memory),
-    Method("SystemSharedMemoryUnregister", "shared-memory", _no_shared_memory),
-    Method("CudaSharedMemoryStatus", "shared-memory", _nothing),
-    Method("CudaSharedMemoryRegister", "shared-memory", _no_shared_memory),
-    Method("CudaSharedMemoryUnregister", "shared-memory", _no_shared_memory),
-    Method("TraceSetting", "trace", _not_offered),
-    Method("LogSettings", "logging", _not_offered),
+    Method("RepositoryIndex", "model-repository", HANDLERS["RepositoryIndex"]),
+    Method("RepositoryModelLoad", "model-repository", HANDLERS["RepositoryModelLoad"], large=True),
+    Method("RepositoryModelUnload", "model-repository", HANDLERS["RepositoryModelUnload"]),
+    Method("SystemSharedMemoryStatus", "shared-memory", HANDLERS["SystemSharedMemoryStatus"]),
+    Method("SystemSharedMemoryRegister", "shared-memory", HANDLERS["SystemSharedMemoryRegister"]),
+    Method("SystemSharedMemoryUnregister", "shared-memory", HANDLERS["SystemSharedMemoryUnregister"]),
+    Method("CudaSharedMemoryStatus", "shared-memory", HANDLERS["CudaSharedMemoryStatus"]),
+    Method("CudaSharedMemoryRegister", "shared-memory", HANDLERS["CudaSharedMemoryRegister"]),
+    Method("CudaSharedMemoryUnregister", "shared-memory", HANDLERS["CudaSharedMemoryUnregister"]),
+    Method("TraceSetting", "trace", HANDLERS["TraceSetting"]),
+    Method("LogSettings", "logging", HANDLERS["LogSettings"]),
 )
 
 
 class Methods:
-    """The methods of one port by path.
+    """The methods of one port by path; `reflection` says whether server reflection is offered."""
 
-    Args:
-        handlers: by method name; they take the place of those here.
-        reflection: whether server reflection is offered.
-    """
-
-    def __init__(self, handlers: Mapping[str, Handler], reflection: bool) -> None:
+    def __init__(self, reflection: bool) -> None:
         table = {(SERVICE + method.name).encode(): method for method in _METHODS}
-        for name, handler in handlers.items():
-            path = (SERVICE + name).encode()
-            table[path] = replace(table[path], handler=handler)
         table[b"/grpc.health.v1.Health/Check"] = Method("Check", "health", _health)
         self._calls: dict[str, type[Call]] = {"ModelInfer": InferCall, "ModelStreamInfer": StreamInferCall}
         call = reflection_call() if reflection else None

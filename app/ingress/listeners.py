@@ -12,7 +12,6 @@ from app.edge.packing import packing_queue
 from app.edge.restricted_api import STATISTICS, RestrictedApis
 from app.edge.server_tls import HTTP_1, HTTP_2, ServerTls
 from app.grpc.front import GrpcFront
-from app.grpc.handlers import HANDLERS
 from app.grpc.port_options import port_options
 from app.http.api import Api
 from app.http.console_api import ConsoleApi
@@ -140,7 +139,7 @@ class Listeners:
             client_root = settings.grpc_root_cert if settings.grpc_use_ssl_mutual else ""
             tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
         options = port_options(settings, access, reads_parents=self._service.tracing.reads_parents)
-        return GrpcFront(self._service, options, self._loop, HANDLERS, tls, self._refusals, self._packing)
+        return GrpcFront(self._service, options, self._loop, tls, self._refusals, self._packing)
 
     def _scrape(self) -> Scrape:
         settings = self._settings

@@ -12,7 +12,7 @@ from tests.conformance.grpc_case import SERVICE, GrpcCase
 from tests.conformance.grpc_cases import CASES
 
 DEFINED = {f"/{SERVICE.full_name}/{method.name}" for method in SERVICE.methods}
-SERVED = {path.decode() for path in Methods({}, reflection=True).by_path}
+SERVED = {path.decode() for path in Methods(reflection=True).by_path}
 
 
 @pytest.mark.ray

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import uvloop
@@ -12,6 +13,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.front import GrpcFront
 from app.grpc.options import GrpcOptions
+from app.service.client_shared_memory import ClientSharedMemory
+from app.service.model_control import NoModelControl
 from deployments.lane.wire import GRPC_STREAM
 from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 
@@ -83,7 +86,10 @@ class FakeService:
         self.resolved = 0
         self.ready = True
         # It is every part of the service in one.
-        self.routing = self.health = self.metadata = self.statistics = self
+        self.routing = self.health = self.metadata = self.statistics = self.settings = self
+        self.control = NoModelControl()
+        regions: Any = SimpleNamespace(status=lambda region, *, on_device: [])
+        self.shared_memory = ClientSharedMemory(regions, allowed=False)
 
     def infer_target(self, name: str, version: int = -1) -> Any:
         return self.target(name, version)
@@ -132,6 +138,12 @@ class FakeService:
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         rows = [{"name": "identity", "version": "1", "state": "READY"}]
         return rows if ready_only else [*rows, {"name": "other"}]
+
+    async def update_trace(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:
+        return changes
+
+    async def update_log(self, changes: dict[str, Any]) -> dict[str, Any]:
+        return changes
 
     async def of(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         if name not in ("", "identity"):

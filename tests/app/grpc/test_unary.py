@@ -136,8 +136,6 @@ FAILURES: dict[str, tuple[str, Message, grpc.StatusCode, str]] = {
         grpc.StatusCode.UNIMPLEMENTED,
         "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
     ),
-    "trace": ("TraceSetting", pb.TraceSettingRequest(), grpc.StatusCode.UNIMPLEMENTED, ""),
-    "logging": ("LogSettings", pb.LogSettingsRequest(), grpc.StatusCode.UNIMPLEMENTED, ""),
 }
 
 
@@ -354,18 +352,6 @@ def test_restricted_methods_want_their_key() -> None:
         assert failure(stub.ModelInfer, request(), metadata=twice) == (grpc.StatusCode.UNAVAILABLE, text)
         stub.ModelInfer(request(), metadata=[("triton-grpc-protocol-admin", "secret")])
         assert stub.ServerLive(pb.ServerLiveRequest()).live
-
-
-def test_a_handler_takes_the_place_of_a_method() -> None:
-    def log_settings(service: Any, message: bytes) -> bytes:
-        answer: bytes = pb.LogSettingsResponse(
-            settings={"log_info": pb.LogSettingsResponse.SettingValue(bool_param=True)}
-        ).SerializeToString()
-        return answer
-
-    with serving(handlers={"LogSettings": log_settings}) as server, grpc.insecure_channel(server.url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        assert stub.LogSettings(pb.LogSettingsRequest()).settings["log_info"].bool_param
 
 
 def test_what_the_machine_has_no_more_of_is_told(server: Server, stub: Any) -> None:
