@@ -4,7 +4,7 @@ Source: core's EnsembleScheduler validation (ValidateEnsembleConfig, ValidateTen
 of its model repository manager, whose texts these are.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -49,6 +49,25 @@ def steps_of(model: RepositoryModel | None) -> tuple[str, ...]:
     return step_models(model.config) if model is not None and model.config is not None else ()
 
 
+def steps_first(names: Iterable[str], steps: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return the names in order, but each behind its steps; `steps` returns those that are among the names.
+
+    The members of a cycle come in any order.
+    """
+    ordered: dict[str, None] = {}
+    for root in sorted(names):
+        stack = [root]
+        opened: set[str] = set()
+        while stack:
+            opened.add(stack[-1])
+            waiting = [step for step in steps(stack[-1]) if step not in ordered and step not in opened]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                ordered.setdefault(stack.pop(), None)
+    return list(ordered)
+
+
 def linked(*models: Mapping[str, RepositoryModel], within: Collection[str] | None = None) -> list[set[str]]:
     """Return the names of models and of ensembles' steps, in one set those that ensembles link in any mapping.
 
@@ -83,7 +102,7 @@ class _Graph:
             text = "circular dependency between ensembles: " + " -> ".join((*cycle, cycle[0]))
             for name in cycle:
                 self._verdicts.setdefault(name, EnsembleVerdict((Fault(_BASE, text),), (), self._ensembles[name]))
-        for name in self._order():
+        for name in steps_first(self._ensembles, self._nested):
             if name not in self._verdicts:
                 self._verdicts[name] = self._judge(name)
         return self._verdicts
@@ -108,22 +127,6 @@ class _Graph:
                 elif following not in done:
                     stack.append((following, iter(self._nested(following))))
                     path.append(following)
-
-    def _order(self) -> list[str]:
-        """Return ensembles, those inside others first; members of cycles have their verdict already."""
-        ordered: dict[str, None] = {}
-        for root in sorted(self._ensembles):
-            stack = [root]
-            opened: set[str] = set()
-            while stack:
-                name = stack[-1]
-                waiting = [other for other in self._nested(name) if other not in ordered and other not in opened]
-                opened.add(name)
-                if waiting:
-                    stack.extend(waiting)
-                else:
-                    ordered.setdefault(stack.pop(), None)
-        return list(ordered)
 
     def _failure(self, name: str) -> str | None:
         verdict = self._verdicts.get(name)

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import quote, unquote
@@ -14,7 +14,7 @@ from repository_loader.backend_traits import traits_of
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
-from repository_loader.ensemble_graph import step_models
+from repository_loader.ensemble_graph import step_models, steps_first
 from repository_loader.filled_batches import further_weights_bytes
 from repository_loader.model_files import is_ensemble
 from repository_loader.node_needs import NodeNeeds
@@ -451,21 +451,11 @@ def _by_version(deployment: DeploymentPlan) -> tuple[str, int, str]:
     return deployment.app_name, min((model.version for model in deployment.models), default=0), deployment.name
 
 
-def _dependencies_first(models: dict[str, RepositoryModel]) -> Iterator[RepositoryModel]:
-    """Yield models so that an ensemble comes after the models of its steps; cycles have no packages by now."""
-    done: set[str] = set()
-    for root in sorted(models):
-        stack = [root]
-        opened: set[str] = set()
-        while stack:
-            model = models[stack[-1]]
-            opened.add(model.name)
-            steps = step_models(model.packages[-1].config) if model.packages else ()
-            waiting = [name for name in steps if name in models and name not in done and name not in opened]
-            if waiting:
-                stack.extend(waiting)
-                continue
-            stack.pop()
-            if model.name not in done:
-                done.add(model.name)
-                yield model
+def _dependencies_first(models: Mapping[str, RepositoryModel]) -> list[RepositoryModel]:
+    """Return models so that an ensemble comes after the models of its steps; cycles have no packages by now."""
+
+    def steps(name: str) -> list[str]:
+        packages = models[name].packages
+        return [step for step in step_models(packages[-1].config) if step in models] if packages else []
+
+    return [models[name] for name in steps_first(models, steps)]
