@@ -68,6 +68,14 @@ def steps_first(names: Iterable[str], steps: Callable[[str], Iterable[str]]) -> 
     return list(ordered)
 
 
+def without_step(ensemble: str, step: str, reason: str) -> str:
+    """Return why an ensemble is not loaded of which a model is not."""
+    return (
+        f"ensemble '{ensemble}' depends on '{step}' which has no loaded version. "
+        f"Model '{step}' loading failed with error: {reason}"
+    )
+
+
 def linked(*models: Mapping[str, RepositoryModel], within: Collection[str] | None = None) -> list[set[str]]:
     """Return the names of models and of ensembles' steps, in one set those that ensembles link in any mapping.
 
@@ -147,11 +155,7 @@ class _Graph:
             model = self._models[step.model_name]
             failure = self._failure(step.model_name)
             if failure is not None:
-                text = (
-                    f"ensemble '{name}' depends on '{model.name}' which has no loaded version. "
-                    f"Model '{model.name}' loading failed with error: {failure}"
-                )
-                faults.append(Fault(f"{path}.model_name", text))
+                faults.append(Fault(f"{path}.model_name", without_step(name, model.name, failure)))
                 continue
             if step.model_version == 0 and model.package(0) is None:
                 step.model_version = -1

@@ -14,7 +14,7 @@ from repository_loader.backend_traits import traits_of
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
-from repository_loader.ensemble_graph import step_models, steps_first
+from repository_loader.ensemble_graph import step_models, steps_first, without_step
 from repository_loader.filled_batches import further_weights_bytes
 from repository_loader.model_files import is_ensemble
 from repository_loader.node_needs import NodeNeeds
@@ -147,10 +147,7 @@ class _Planner:
     def _check_steps(self, model: RepositoryModel, unplaced: dict[str, str]) -> None:
         for step in step_models(model.packages[-1].config):
             if step in unplaced:
-                raise _Unplaceable(
-                    f"ensemble '{model.name}' depends on '{step}' which has no loaded version. "
-                    f"Model '{step}' loading failed with error: {unplaced[step]}"
-                )
+                raise _Unplaceable(without_step(model.name, step, unplaced[step]))
 
     def _place(self, package: ModelPackage) -> None:
         config = package.config

@@ -15,6 +15,7 @@ from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.trial_load import TrialLoad, try_load
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import ModelPlan, Plan, PlanSettings
+from repository_loader.ensemble_graph import without_step
 from repository_loader.findings import Finding
 from repository_loader.planned_repository import read_and_plan
 from repository_loader.snapshot import LoaderOptions, Snapshot
@@ -85,11 +86,7 @@ class Validation:
                 failed = next((name for name in model.dependencies if name in self.failures), None)
                 if failed is not None and model.name not in self.failures:
                     waiting = True
-                    self.fail(
-                        model.name,
-                        f"ensemble '{model.name}' depends on '{failed}' which has no loaded version. "
-                        f"Model '{failed}' loading failed with error: {self.failures[failed]}",
-                    )
+                    self.fail(model.name, without_step(model.name, failed, self.failures[failed]))
 
     def print(self, as_json: bool) -> int:
         """Print every finding, then a line for each model; returns the exit code."""

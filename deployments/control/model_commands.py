@@ -34,6 +34,7 @@ from deployments.control.node_completion import NodeCompleter
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from repository_loader.config_json import ConfigJsonError, config_from_json
+from repository_loader.ensemble_graph import without_step
 from repository_loader.namespaces import meant_by, shared_name
 from repository_loader.repository import RepositoryError, load_repositories
 from repository_loader.snapshot import Override, Snapshot
@@ -272,10 +273,7 @@ def load_error(asked: str, reasons: Mapping[str, Mapping[int, str]]) -> str:
         for version, reason in sorted(reasons[failed].items())
     )
     if asked not in (failed, shared_name(failed)):
-        text = (
-            f"ensemble '{asked}' depends on '{failed}' which has no loaded version. "
-            f"Model '{failed}' loading failed with error: {text}"
-        )
+        text = without_step(asked, failed, text)
     return f"load failed for model '{asked}': {text}"
 
 

@@ -30,6 +30,7 @@ from deployments.replica.hosted_model import HostedModel, Packages, key_of, pack
 from repository_loader.config_json import config_to_json
 from repository_loader.copied_ensembles import copied_ensembles
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.ensemble_graph import without_step
 from repository_loader.snapshot import RepositoryModel
 from repository_loader.traffic import Traffic
 
@@ -332,10 +333,7 @@ class ModelTable:
                 continue
             causes = [also.get(number) or _Missing(each.reason, each.left) for number, each in needed.versions.items()]
             cause = needed.reason or next((each.reason for each in causes), "")
-            reason = (
-                f"ensemble '{model.name}' depends on '{name}' which has no loaded version. "
-                f"Model '{name}' loading failed with error: {cause or UNLOADED}"
-            )
+            reason = without_step(model.name, name, cause or UNLOADED)
             return _Missing(reason, unloaded=not needed.reason and all(each.unloaded for each in causes))
         return None
 
