@@ -10,10 +10,12 @@ from itertools import chain
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
+from protocol.normalise import dims_text
 from repository_loader.ensemble_conditions import DEFAULT, check_condition_types, read_conditions
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
 from repository_loader.snapshot import RepositoryModel
+from repository_loader.tensor_validation import dims_agree
 from repository_loader.validation import check_cache
 
 _BASE = "ensemble_scheduling"
@@ -244,20 +246,12 @@ def _inconsistency(first: _Node, second: _Node) -> str | None:
             f"inconsistent data type: {DataType.Name(first.data_type)} is inferred from model {first.model} while "
             f"{DataType.Name(second.data_type)} is inferred from model {second.model}"
         )
-    if not _agree(first.dims, second.dims) and not _agree(first.full_dims, second.full_dims):
+    if not dims_agree(first.dims, second.dims) and not dims_agree(first.full_dims, second.full_dims):
         return (
-            f"inconsistent shape: {_text(first.full_dims)} is inferred from model {first.model} while "
-            f"{_text(second.full_dims)} is inferred from model {second.model}"
+            f"inconsistent shape: {dims_text(first.full_dims)} is inferred from model {first.model} while "
+            f"{dims_text(second.full_dims)} is inferred from model {second.model}"
         )
     return None
-
-
-def _agree(first: Sequence[int], second: Sequence[int]) -> bool:
-    return len(first) == len(second) and all(a == b or -1 in (a, b) for a, b in zip(first, second, strict=True))
-
-
-def _text(dims: Sequence[int]) -> str:
-    return "[" + ",".join(map(str, dims)) + "]"
 
 
 def _check_conditions(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
+from protocol.normalise import dims_text
 from protocol.signature import Signature
 from repository_loader.findings import Fault
 from repository_loader.onnx_graph import DATA_TYPES, GraphTensor, OnnxGraph
+from repository_loader.tensor_validation import dims_agree
 
 _KNOWN_TYPES = frozenset(DATA_TYPES.values())
 _ONNX_NAMES = {"FP16": "FLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE", "BF16": "BFLOAT16"}
@@ -80,8 +82,8 @@ def _check_controls(config: ModelConfig, backend: Signature, allowed: Mapping[st
         where = f"unable to load model '{config.name}', sequence control '{control.name}'"
         dims = node.dims[1:] if config.max_batch_size else node.dims
         text = None
-        if node.has_shape and not _agree(dims, (1,)):
-            text = f"{where} in model has dims {_show(dims)} but dims [1] is expected"
+        if node.has_shape and not dims_agree(dims, (1,)):
+            text = f"{where} in model has dims {dims_text(dims)} but dims [1] is expected"
         elif node.data_type != configured:
             named = node.data_type.removeprefix("TYPE_")
             text = (
@@ -169,37 +171,30 @@ def _ragged_fault(config: ModelConfig, name: str, shape: Sequence[int]) -> str |
         return None
     return (
         f"unable to load model '{config.name}', the model expects a ragged input '{name}' to have shape [-1], "
-        f"but it has shape {_show(shape)}"
+        f"but it has shape {dims_text(shape)}"
     )
 
 
 def _shape_fault(config: ModelConfig, name: str, shape: Sequence[int], dims: Sequence[int]) -> str | None:
     where = f"model '{config.name}', tensor '{name}': "
     if not config.max_batch_size:
-        if _agree(shape, dims) or (not shape and set(dims) == {1}):  # a graph's scalar is configured as [1] or [1,1]
+        # A graph's scalar is configured as [1] or [1,1].
+        if dims_agree(shape, dims) or (not shape and set(dims) == {1}):
             return None
         return (
-            f"{where}the model expects {len(shape)} dimensions (shape {_show(shape)}) but the model configuration "
-            f"specifies {len(dims)} dimensions (shape {_show(dims)})"
+            f"{where}the model expects {len(shape)} dimensions (shape {dims_text(shape)}) but the model configuration "
+            f"specifies {len(dims)} dimensions (shape {dims_text(dims)})"
         )
     if not shape or shape[0] != -1:
         return (
             f"{where}for the model to support batching the shape should have at least 1 dimension and the first "
-            f"dimension must be -1; but shape expected by the model is {_show(shape)}"
+            f"dimension must be -1; but shape expected by the model is {dims_text(shape)}"
         )
     complete = [-1, *dims]
-    if _agree(shape, complete):
+    if dims_agree(shape, complete):
         return None
     return (
-        f"{where}the model expects {len(shape)} dimensions (shape {_show(shape)}) but the model configuration "
+        f"{where}the model expects {len(shape)} dimensions (shape {dims_text(shape)}) but the model configuration "
         f"specifies {len(complete)} dimensions (an initial batch dimension because max_batch_size > 0 followed by "
-        f"the explicit tensor shape, making complete shape {_show(complete)})"
+        f"the explicit tensor shape, making complete shape {dims_text(complete)})"
     )
-
-
-def _agree(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    return len(shape) == len(dims) and all(a == b or -1 in (a, b) for a, b in zip(shape, dims, strict=True))
-
-
-def _show(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"

@@ -35,6 +35,11 @@ def check_tensors(config: ModelConfig) -> Iterator[Fault]:
             seen.add(tensor.name)
 
 
+def dims_agree(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether a tensor may have both shapes, in each of which -1 is any size."""
+    return len(first) == len(second) and all(a == b or -1 in (a, b) for a, b in zip(first, second, strict=True))
+
+
 def _check_tensor(config: ModelConfig, kind: str, tensor: ModelInput | ModelOutput) -> Iterator[Fault]:
     prefix = f"model {kind} "
     if not tensor.name:
