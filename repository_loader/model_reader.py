@@ -61,13 +61,12 @@ class ModelReader:
         model_path: str,
         options: LoaderOptions,
         complete_python: PythonCompleter | None,
-        override: ModelConfig | None = None,
-        name: str = "",
+        override: ModelConfig | None,
+        name: str,
     ) -> None:
         self._path = model_path
-        folder = os.path.basename(model_path)
-        self._name = name or folder
-        self._is_called_otherwise = self._name != folder
+        self._name = name
+        self._is_called_otherwise = name != os.path.basename(model_path)
         self._options = options
         self._complete_python = complete_python
         self._override = override
