@@ -19,9 +19,9 @@ class TrafficControl(Protocol):
 class TrafficService:
     """Traffic as this ingress knows it; `control` changes it."""
 
-    def __init__(self, models: Models, control: TrafficControl | None = None) -> None:
+    def __init__(self, models: Models) -> None:
         self._models = models
-        self.control = control
+        self.control: TrafficControl | None = None
 
     def show(self, name: str) -> dict[str, Any]:
         """Return weights, the parts that ready versions get of them, copies, and the latest canary with its history.
