@@ -1,6 +1,7 @@
 """Calls of a method of every ingress, of the one that calls too."""
 
 import asyncio
+import logging
 from typing import Any, Final
 
 from ray import serve
@@ -9,7 +10,10 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.serve_internals import answers_by
 
+logger = logging.getLogger(__name__)
+
 _RETRY_S: Final = 0.05
+_FOLLOW_TIMEOUT_S: Final = 2.0
 
 
 def all_ingresses() -> DeploymentHandle:
@@ -35,6 +39,16 @@ async def ask_all(ingresses: DeploymentHandle, method: str, *arguments: Any, tim
                 return answers
             except DeploymentUnavailableError:
                 await asyncio.sleep(_RETRY_S)
+
+
+async def all_have_followed(epoch: str, generation: int) -> bool:
+    """Return whether every ingress has said, within 2 s, that it has what the controller told then."""
+    try:
+        await ask_all(all_ingresses(), "has_followed", epoch, generation, timeout_s=_FOLLOW_TIMEOUT_S)
+    except TimeoutError:
+        logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)
+        return False
+    return True
 
 
 async def ask_each(ingresses: DeploymentHandle, method: str, *arguments: Any, timeout_s: float) -> list[Any]:

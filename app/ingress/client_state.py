@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ray.serve.handle import DeploymentHandle
 
-from app.ingress.all_ingresses import all_ingresses, ask_all
+from app.ingress.all_ingresses import all_have_followed
 from deployments.control.answer import is_cancelled
 from protocol.errors import Unavailable
 
@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 _KEEP_TIMEOUT_S: Final = 15.0
 """A controller that has died has a successor by then, unless the machine is very busy."""
 _RETRY_S: Final = 0.2
-_FOLLOW_TIMEOUT_S: Final = 2.0
 
 
 class ClusterState:
@@ -36,10 +35,7 @@ class ClusterState:
                 epoch, generation = await self._keep(dict(rows))
         except TimeoutError:
             raise Unavailable("settings cannot be changed at present") from None
-        try:
-            await ask_all(all_ingresses(), "has_followed", epoch, generation, timeout_s=_FOLLOW_TIMEOUT_S)
-        except TimeoutError:
-            logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)
+        await all_have_followed(epoch, generation)
 
     async def _keep(self, rows: dict[str, Any]) -> tuple[str, int]:
         while True:

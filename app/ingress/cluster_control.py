@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ray.serve.handle import DeploymentHandle
 
-from app.ingress.all_ingresses import all_ingresses, ask_all
+from app.ingress.all_ingresses import all_have_followed, all_ingresses, ask_all
 from app.service.model_control import LoadRequest
 from app.service.models import Models
 from deployments.control.answer import answer, is_cancelled
@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 _GIVE_UP_S: Final = 3600.0
 _RETRY_S: Final = 0.2
-_FOLLOW_TIMEOUT_S: Final = 2.0
 _REACH_TIMEOUT_S: Final = 30.0
 _LIST_TIMEOUT_S: Final = 2.0
 
@@ -101,7 +100,7 @@ class ClusterControl:
                 raise
             logger.warning("the repositories could not be listed: %s: %s", type(error).__name__, error)
 
-    async def _command(self, method: str, *arguments: Any) -> "_Done":
+    async def _command(self, method: str, *arguments: Any) -> _Done:
         command = secrets.token_hex(8)
         task = asyncio.ensure_future(self._tell(lambda: getattr(self._controller, method).remote(command, *arguments)))
         self._told.add(task)
@@ -115,7 +114,8 @@ class ClusterControl:
             raise Unavailable("the server is stopping; what it was told may happen, and nobody waits for it") from None
         finally:
             self._told.discard(task)
-        done = _Done(told["epoch"], told["generation"], await self._followed(told["epoch"], told["generation"]))
+        where = (told["epoch"], told["generation"])
+        done = _Done(*where, await all_have_followed(*where))
         if told["error"] is not None:
             raise from_grpc_code(*told["error"])
         return done
@@ -134,11 +134,3 @@ class ClusterControl:
                 if time.monotonic() > gives_up_s:
                     raise Unavailable("models cannot be loaded or unloaded at present") from None
             await asyncio.sleep(_RETRY_S)
-
-    async def _followed(self, epoch: str, generation: int) -> bool:
-        try:
-            await ask_all(all_ingresses(), "has_followed", epoch, generation, timeout_s=_FOLLOW_TIMEOUT_S)
-        except TimeoutError:
-            logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)
-            return False
-        return True

@@ -64,10 +64,6 @@ class DirectoryFollower:
             for task in (telling, *self._hosting):
                 task.cancel()
 
-    async def has_followed(self, epoch: str, generation: int) -> None:
-        """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
-        await self._models.until_followed(epoch, generation)
-
     async def _follow(self) -> None:
         directory = self._directory
         told = directory.epoch

@@ -232,12 +232,12 @@ class Ingress:
     async def has_followed(self, epoch: str, generation: int) -> None:
         """Return when this ingress has what the controller told then; whoever asks gives up after some seconds."""
         async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
-            await self._follower.has_followed(epoch, generation)
+            await self.service.models.until_followed(epoch, generation)
 
     async def reaches(self, epoch: str, generation: int, model: str) -> None:
         """Return when a model that was loaded then can be asked from here, or failed to load here."""
         async with asyncio.timeout(_REACH_TIMEOUT_S):
-            await self._follower.has_followed(epoch, generation)
+            await self.service.models.until_followed(epoch, generation)
             await self.service.models.until_ready(model)
 
     async def try_again(self, versions: list[tuple[str, int]]) -> None:

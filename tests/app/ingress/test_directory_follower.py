@@ -370,7 +370,7 @@ def test_new_controller_is_told_what_clients_have_set() -> None:
         controller.publisher.publish(
             settled=True, client_state={"log:log_format": "ISO8601", "trace:trace_rate:m": "5"}
         )
-        await followed.follower.has_followed(controller.publisher.epoch, controller.publisher.generation)
+        await followed.models.until_followed(controller.publisher.epoch, controller.publisher.generation)
         assert (followed.settings.log()["log_format"], known.client_state["trace:trace_rate:m"]) == ("ISO8601", "5")
         before = controller.publisher
         controller.publisher = Publisher()
