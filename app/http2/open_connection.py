@@ -13,8 +13,7 @@ from app.http2 import frames
 from app.http2.decoding_turns import DecodingTurns
 from app.http2.frame_rest import FrameRest
 from app.http2.frames import Http2Error
-from app.http2.header_blocks import HeaderBlocks
-from app.http2.hpack_decoder import HeaderList
+from app.http2.header_blocks import HeaderBlocks, HeadReader
 from app.http2.limits import Http2Limits
 from app.http2.pings import Pings
 from app.http2.reservations import Reservations
@@ -40,7 +39,7 @@ class Head(Protocol):
         ...
 
 
-class Application(Protocol):
+class Application(HeadReader[Head], Protocol):
     """Whose connections these are."""
 
     loop: asyncio.AbstractEventLoop
@@ -52,23 +51,6 @@ class Application(Protocol):
     decoding_turns: DecodingTurns
     read_buffer: memoryview
     """Where what arrives is read to, by all connections of the loop."""
-
-    def read_head(self, headers: HeaderList, too_large: bool) -> Head:
-        """Make a head of a list of headers; it may be opened any number of times."""
-        ...
-
-    def ignores(self, name: bytes) -> bool:
-        """Whether a field of this name is well-formed, and changes nothing about a head."""
-        ...
-
-    @property
-    def watched(self) -> bytes:
-        """The name of a field that is ignored but for such values as `heeds` says; empty: there is none."""
-        ...
-
-    def heeds(self, value: bytes) -> bool:
-        """Whether the watched field changes something about a head with this value."""
-        ...
 
     def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
         """Hear that a connection ends for what its peer did."""
