@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.responses import message_of, response_head
 from deployments.lane.frames import Buffer
 from protocol.errors import unexpected
+
+if TYPE_CHECKING:
+    from app.http.connection import HttpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class AsgiExchange:
     def __init__(
         self,
         app: AsgiApp,
-        connection: ExchangeConnection,
+        connection: "HttpConnection",
         head: Head,
         body: Buffer,
         client: Any,
