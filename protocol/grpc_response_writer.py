@@ -8,7 +8,7 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from protocol.errors import InvalidArgument
 from protocol.grpc_parameters import write_parameters
 from protocol.infer import InferResponse
-from protocol.output_content import Body, OutputContent, Regions, number_bytes, tensor_bytes
+from protocol.output_content import Body, OutputContent, Regions, has_template, number_bytes, tensor_bytes
 from protocol.output_plan import OutputPlan
 from protocol.protobuf_wire import field_head
 from protocol.signature import Signature
@@ -106,14 +106,11 @@ class GrpcResponseWriter:
     def _keep(
         self, key: tuple[Any, ...], plan: OutputPlan, rest: bytes, heads: list[bytes], response: InferResponse
     ) -> None:
-        arrays = response.outputs.values()
-        if any([array.dtype.kind in "OSU" or array.dtype.byteorder == ">" for array in arrays]):
-            return
-        if plan.forms and not response.outputs.keys() <= plan.forms.keys():
+        if not has_template(plan, response.outputs):
             return
         if len(self._templates) >= _TEMPLATES_KEPT:
             self._templates.clear()
-        dtypes = [array.dtype for array in arrays]
+        dtypes = [array.dtype for array in response.outputs.values()]
         outputs = tuple(zip(dtypes, [b"", *heads[1:]], strict=True))
         self._templates[key] = ResponseTemplate(rest + heads[0], outputs)
 

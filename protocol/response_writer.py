@@ -10,7 +10,7 @@ from protocol.errors import Internal
 from protocol.infer import Array, InferResponse
 from protocol.json_tensor import array_to_json
 from protocol.limits import Limits
-from protocol.output_content import Body, OutputContent, Regions, number_bytes, tensor_bytes
+from protocol.output_content import Body, OutputContent, Regions, has_template, number_bytes, tensor_bytes
 from protocol.output_plan import OutputForm, OutputPlan
 from protocol.shared_memory import SharedMemory
 from protocol.signature import Signature
@@ -100,14 +100,11 @@ class ResponseWriter:
         return len(head) if binary else None, [head, *binary]
 
     def _keep(self, key: tuple[Any, ...], plan: OutputPlan, rest: bytes, response: InferResponse) -> None:
-        arrays = response.outputs.values()
-        if any([array.dtype.kind in "OSU" or array.dtype.byteorder == ">" for array in arrays]):
-            return
-        if plan.forms and not response.outputs.keys() <= plan.forms.keys():
+        if not has_template(plan, response.outputs):
             return
         if len(self._templates) >= _TEMPLATES_KEPT:
             self._templates.clear()
-        self._templates[key] = ResponseTemplate(rest, tuple([array.dtype for array in arrays]))
+        self._templates[key] = ResponseTemplate(rest, tuple([array.dtype for array in response.outputs.values()]))
 
     def _describe(
         self, name: str, array: Array, form: OutputForm, regions: Regions, texts: list[bytes], binary: list[Body]
