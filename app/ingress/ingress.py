@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -294,10 +293,6 @@ class Ingress:
         if self._cache is not None:
             self._cache.close()
         self._counters.close()
-
-    async def pid(self) -> int:
-        """Return the process id."""
-        return os.getpid()
 
 
 def _service(
