@@ -19,12 +19,10 @@ from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
 
 logger = logging.getLogger(__name__)
 
-LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 EXPORTER_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
 _INT32_MAX: Final = 2**31 - 1
 _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
-_PROCESSOR_FLAGS: Final = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
 _EXPORTER_DEFAULTS: Final = {
     "url": DEFAULT_URL,
     "bsp_max_queue_size": "2048",
@@ -46,7 +44,7 @@ _LEVELS_OF_FLAGS: Final = {
     "tensors": "TENSORS",
 }
 """What `--trace-config level=…` may say, in any case."""
-_LEVEL_FLAGS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
+_LEVELS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 Value = str | list[str]
@@ -110,7 +108,7 @@ class TraceSettings:
         settings = self._merged(model)
         flags = 0
         for level in settings["trace_level"]:
-            flags |= _LEVEL_FLAGS[level]
+            flags |= _LEVELS[level]
         if flags and self.exports:
             flags = TIMESTAMPS | CONTEXT
         rate, count, log_frequency = (int(str(settings[name])) for name in _NUMBERS)
@@ -204,12 +202,12 @@ class TraceSettings:
                 raise ValueError("expected opentelemetry,resource=<key>=<value>")
             self._resource[name] = text
             value = ",".join(f"{name}={text}" for name, text in self._resource.items())
-        elif key in _PROCESSOR_FLAGS:
+        elif key not in _EXPORTER_DEFAULTS:
+            raise ValueError(f"unknown trace setting 'opentelemetry,{key}'")
+        elif key != "url":
             least = 0 if key == "bsp_schedule_delay" else 1
             if not value.isdecimal() or not least <= int(value) <= _INT32_MAX:
                 raise ValueError(f"opentelemetry,{key} must be a whole number from {least} on, got: {value}")
-        elif key != "url":
-            raise ValueError(f"unknown trace setting 'opentelemetry,{key}'")
         self._exporter[key] = value
 
 
@@ -250,11 +248,11 @@ def _levels(value: Any) -> list[str]:
     for level in levels:
         if not isinstance(level, str):
             raise unparsable("trace_level", NON_STRING)
-        if level not in LEVELS:
+        if level not in _LEVELS:
             raise InvalidArgument(f"Unable to parse 'trace_level', got: {level}")
     if "OFF" in levels and len(levels) > 1:
         raise InvalidArgument("Expect only one trace level 'OFF' is specified")
-    return [level for level in LEVELS if level in levels] or ["OFF"]
+    return [level for level in _LEVELS if level in levels] or ["OFF"]
 
 
 def _count(value: Any) -> str:
