@@ -33,11 +33,11 @@ def client_options(location: Location, environment: Mapping[str, str] = os.envir
     """
     given = _from_file(location, environment)
     if location.scheme == "s3":
-        return _s3(given, environment)
+        return _s3(given, location, environment)
     if location.scheme == "gs":
         return _gs(given, environment)
     if location.scheme == "as":
-        return _as(given, environment)
+        return _as(given, location, environment)
     return {} if given is None else _fields(given, {"authorization": "authorization"}, location)
 
 
@@ -76,11 +76,9 @@ def _fields(given: Any, names: Mapping[str, str], location: Location) -> dict[st
     return {option: str(given[name]) for name, option in names.items() if given.get(name)}
 
 
-def _s3(given: Any, environment: Mapping[str, str]) -> dict[str, Any]:
+def _s3(given: Any, location: Location, environment: Mapping[str, str]) -> dict[str, Any]:
     if given is not None:
-        if not isinstance(given, dict):
-            raise StorageError(f"{FILE_VARIABLE}: the credentials of an 's3' prefix are not a JSON object")
-        options = {option: str(given[name]) for name, option in _S3_KEYS.items() if given.get(name)}
+        options = _fields(given, _S3_KEYS, location)
         return _profile(str(given["profile"]), environment) | options if given.get("profile") else options
     if environment.get("AWS_ACCESS_KEY_ID"):
         return {}  # the client reads the variables itself
@@ -124,12 +122,10 @@ def _gs(given: Any, environment: Mapping[str, str]) -> dict[str, Any]:
     return {}
 
 
-def _as(given: Any, environment: Mapping[str, str]) -> dict[str, Any]:
+def _as(given: Any, location: Location, environment: Mapping[str, str]) -> dict[str, Any]:
     if given is not None:
-        if not isinstance(given, dict):
-            raise StorageError(f"{FILE_VARIABLE}: the credentials of an 'as' prefix are not a JSON object")
         # `account_str` names the account, which the address names too.
-        return {"account_key": str(given["account_key"])} if given.get("account_key") else {}
+        return _fields(given, {"account_key": "account_key"}, location)
     if environment.get("AZURE_STORAGE_KEY"):
         return {"account_key": environment["AZURE_STORAGE_KEY"]}
     if environment.get("AZURE_STORAGE_AUTH_TYPE") == "managed" and environment.get("AZURE_STORAGE_CLIENT_ID"):
