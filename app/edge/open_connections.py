@@ -21,11 +21,6 @@ _MOST_RESERVED: Final = 128
 class OpenConnection(Protocol):
     """What is asked of a connection."""
 
-    @property
-    def inflight_count(self) -> int:
-        """How many requests are under way."""
-        ...
-
     def sweep(self, now_s: float) -> None:
         """End the connection if something has not happened in time."""
         ...

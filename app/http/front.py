@@ -8,7 +8,6 @@ from typing import Final
 
 from app.edge.listener import Listener
 from app.edge.listening_socket import listening_socket
-from app.edge.open_connections import OpenConnection, OpenConnections
 from app.edge.server_tls import ServerTls
 from app.http.connection import HttpConnection
 from app.http.context import HttpContext
@@ -27,11 +26,6 @@ class HttpFront:
         self._listeners: list[Listener] = []
         self._unix_socket: UnixSocket | None = None
         self._sweeper: asyncio.Task[None] | None = None
-
-    @property
-    def connections(self) -> OpenConnections[OpenConnection]:
-        """Those that are open."""
-        return self._context.connections
 
     async def listen(self, host: str, port: int) -> int:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
@@ -58,7 +52,7 @@ class HttpFront:
 
     def _connect(self) -> HttpConnection:
         connection = HttpConnection(self._context)
-        self.connections.expect(connection)
+        self._context.connections.expect(connection)
         return connection
 
     def routes_changed(self) -> None:

@@ -164,8 +164,3 @@ class TimedConnection(asyncio.BufferedProtocol):
         self._keep_alive = False
         if not self._busy and self._head is None and not self._closing:
             self._deadline_s = self._context.loop.time() + _NOTICE_S
-
-    @property
-    def inflight_count(self) -> int:
-        """How many requests are under way: one or none."""
-        return int(self._busy)

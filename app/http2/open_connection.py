@@ -373,8 +373,3 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._rest = None
         for stream in streams:
             stream.aborted()
-
-    @property
-    def inflight_count(self) -> int:
-        """How many calls are under way."""
-        return len(self.streams)

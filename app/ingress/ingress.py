@@ -218,10 +218,6 @@ class Ingress:
         """Return whether every model was tried and whatever loaded can be reached from here."""
         return self.service.models.settled()
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report what Serve cannot see: requests under way."""
-        return {"inflight_requests": float(self._listeners.inflight_count)}
-
     async def check_health(self) -> None:
         """Fail when the watch of the controller has ended, or a model that is hosted here is stuck."""
         self._host.check(self._settings.max_batch_duration_s)

@@ -153,11 +153,6 @@ class Listeners:
         for front in self._fronts:
             front.routes_changed()
 
-    @property
-    def inflight_count(self) -> int:
-        """How many requests are under way."""
-        return sum(connection.inflight_count for front in self._fronts for connection in front.connections)
-
     async def close(self, timeout_s: float) -> None:
         """Take nothing new, answer what is under way."""
         if self._key_watch is not None:

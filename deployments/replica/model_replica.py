@@ -207,10 +207,6 @@ class ModelReplica:
         """Publish the lane's address to every router."""
         return self._address.metadata()
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report what Serve cannot see: requests that came over lanes."""
-        return {"inflight_requests": float(self._lane.inflight_count)}
-
     def describe(self) -> dict[str, Any]:
         """Return what is loaded and what failed: `{"models": [[name, version, reason, seconds, digest]], "pid": …}`."""
         return {"models": self._host.report(), "pid": os.getpid()}

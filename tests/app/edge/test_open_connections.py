@@ -13,8 +13,6 @@ LAST = 70
 
 
 class Connection:
-    inflight_count = 1
-
     def __init__(self) -> None:
         self.gave_way = False
         self.swept_s = 0.0

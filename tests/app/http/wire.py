@@ -172,7 +172,7 @@ class Wire:
         for piece in pieces:
             self._deliver(piece)
         async with asyncio.timeout(10):
-            while self.connection.inflight_count:
+            while self.connection._busy:
                 await asyncio.sleep(0)
         return Answer(self.transport.written[before:])
 
