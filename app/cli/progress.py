@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.printable import printable
+from app.cli.table_console import cut_line
 from deployments.control.directory import LOADING, READY, UNAVAILABLE, Directory
 
 _COLUMNS = ("model", "version", "backend", "placement", "replicas", "device", "state", "seconds")
@@ -84,20 +85,16 @@ def picture(directory: Directory, width: int, height: int) -> Group:
         grid.add_row(*(Text(printable(cell)) for cell in row[:_REASON]), style=_STYLES.get(row[_STATE], ""))
     parts: list[Text | Table] = [Text(summary(directory), style="bold"), grid]
     if len(shown) < len(found):
-        parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
+        parts.append(cut_line(f"and {len(found) - len(shown)} more", "dim", width))
     fitting = reasons if len(reasons) <= reason_lines else reasons[: reason_lines - 1]
     for row in fitting:
         reason = printable(f"{row[0]} {row[1]}: {' '.join(row[_REASON].split())}")
-        parts.append(_line(reason, _STYLES[UNAVAILABLE], width))
+        parts.append(cut_line(reason, _STYLES[UNAVAILABLE], width))
     if len(fitting) < len(reasons):
-        parts.append(_line(f"and {len(reasons) - len(fitting)} more reasons: see /v2/repository/index", "dim", width))
+        parts.append(
+            cut_line(f"and {len(reasons) - len(fitting)} more reasons: see /v2/repository/index", "dim", width)
+        )
     return Group(*parts)
-
-
-def _line(text: str, style: str, width: int) -> Text:
-    line = Text(text, style=style, no_wrap=True)
-    line.truncate(width, overflow="ellipsis")
-    return line
 
 
 class Progress:

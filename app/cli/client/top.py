@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from app.cli.client.live_rates import Rates, rates_between
 from app.cli.client.remote_server import RemoteServer, server_options
 from app.cli.printable import printable
-from app.cli.table_console import table_console
+from app.cli.table_console import cut_line, table_console
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -196,11 +196,11 @@ def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: in
         style = _STATES.get(rates.row["state"], "")
         cells = [Text(text(rates), style if title == "state" else "") for title, _, text in columns]
         table.add_row(Text(printable(rates.row["name"])), *cells)
-    parts: list[Table | Text] = [_line(_summary(found, states[-1], order), "bold", width), table]
+    parts: list[Table | Text] = [cut_line(_summary(found, states[-1], order), "bold", width), table]
     if trouble:
-        parts.insert(1, _line(printable(trouble), "red", width))
+        parts.insert(1, cut_line(printable(trouble), "red", width))
     if len(shown) < len(found):
-        parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
+        parts.append(cut_line(f"and {len(found) - len(shown)} more", "dim", width))
     return Group(*parts)
 
 
@@ -215,14 +215,6 @@ def _summary(found: list[Rates], state: dict[str, Any], order: str) -> str:
         f"{ready} of {len(found)} versions ready, {_rate(answered)} req/s, {flight} in flight, "
         f"{nodes} node{'s' if nodes != 1 else ''}; by {order}"
     )
-
-
-def _line(text: str, style: str, width: int) -> Any:
-    from rich.text import Text
-
-    line = Text(text, style=style, no_wrap=True)
-    line.truncate(width, overflow="ellipsis")
-    return line
 
 
 def _rate(value: float) -> str:
