@@ -121,11 +121,11 @@ class Match:
 class RouteTable:
     """Finds the routes of a path."""
 
-    def __init__(self, routes: tuple[ApiRoute, ...] = ROUTES) -> None:
+    def __init__(self) -> None:
         self._fixed: dict[str, Match] = {}
         self._patterns: list[tuple[re.Pattern[str], Match]] = []
         by_path: dict[str, Match] = {}
-        for route in routes:
+        for route in ROUTES:
             match = by_path.get(route.path)
             if match is None:
                 match = by_path[route.path] = Match(route.path, route.category, route.also, {}, {})
