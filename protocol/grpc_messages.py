@@ -6,8 +6,6 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-_OURS = "metrics"  # stands in a statistics document for our own metrics; the message has no place for it
-
 
 def request_parameters(parameters: Mapping[str, str]) -> bytes:
     """Return fields that give a serialised ModelInferRequest, when they are put behind it, these parameters too."""
@@ -29,8 +27,7 @@ def model_statistics_response(snapshots: Iterable[Mapping[str, Any]]) -> service
     Raises:
         ValueError: an object has a member that the message has not.
     """
-    objects = [{key: value for key, value in snapshot.items() if key != _OURS} for snapshot in snapshots]
-    return service_pb2.ModelStatisticsResponse(model_stats=objects)
+    return service_pb2.ModelStatisticsResponse(model_stats=list(snapshots))
 
 
 def repository_index_response(rows: Iterable[Mapping[str, str]]) -> service_pb2.RepositoryIndexResponse:

@@ -68,7 +68,7 @@ class Statistics:
         if name and version != -1 and version not in ready[name]:
             raise InvalidArgument(f"requested model version is not available for model '{name}'")
         return [
-            {key: value for key, value in document.items() if key != "metrics"}
+            document
             for document in documents(await self._counters.of_cluster())
             if int(document["version"]) in ready.get(document["name"], ())
             and (not name or version in (-1, int(document["version"])))

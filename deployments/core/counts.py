@@ -33,12 +33,12 @@ CUSTOM_SUM: Final = "custom sum"
 CUSTOM_BUCKET: Final = "custom bucket"
 
 
-STATISTICS: Final = frozenset({MODEL, BATCH_SIZE, RESPONSE, SHADOW})
+STATISTICS: Final = frozenset({MODEL, BATCH_SIZE, RESPONSE})
 """What statistics are made of; the others are metrics."""
 
 OF_VERSIONS: Final = STATISTICS.union(
     (FIRST_RESPONSE, FIRST_RESPONSE_SUM, SUMMARY, CLIENT, CLIENT_ERROR),
-    (QUEUE, BATCH_REASON, STATE, RETRY, LOAD_FAILURE),
+    (SHADOW, QUEUE, BATCH_REASON, STATE, RETRY, LOAD_FAILURE),
 )
 """The rows of one model version each, or of no model."""
 

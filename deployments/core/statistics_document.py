@@ -1,17 +1,8 @@
-"""Counted rows as Triton's statistics objects, with our own `metrics` beside each for the metrics port."""
+"""Counted rows as Triton's statistics objects."""
 
 from typing import Any, cast
 
-from deployments.core.counts import (
-    BATCH_SIZE,
-    RESPONSE,
-    SHADOW,
-    BatchSizeCounts,
-    ModelCounts,
-    ResponseCounts,
-    ShadowCounts,
-    Totals,
-)
+from deployments.core.counts import BATCH_SIZE, RESPONSE, BatchSizeCounts, ModelCounts, ResponseCounts, Totals
 
 
 def documents(totals: Totals) -> list[dict[str, Any]]:
@@ -20,28 +11,17 @@ def documents(totals: Totals) -> list[dict[str, Any]]:
     The time of a last inference in `totals` is nanoseconds since the epoch.
     """
     found = {version: _model(version, counts) for version, counts in totals.models().items()}
-    for label in sorted(label for label in totals.rows if label.kind in (SHADOW, BATCH_SIZE, RESPONSE)):
-        row = totals.rows[label]
-        if label.kind == SHADOW:
-            key = (label.name, label.version)
-            document = found.setdefault(key, _model(key, ModelCounts()))
-            document["metrics"]["shadow"] = _shadow(cast(ShadowCounts, row))
-            continue
-        document = found[label.name, label.version]
+    for label in sorted(label for label in totals.rows if label.kind in (BATCH_SIZE, RESPONSE)):
+        row, document = totals.rows[label], found[label.name, label.version]
         if label.kind == BATCH_SIZE:
             document["batch_stats"].append(_batch_size(label.number, cast(BatchSizeCounts, row)))
-        elif label.kind == RESPONSE:
+        else:
             document["response_stats"][str(label.number)] = _response(cast(ResponseCounts, row))
     return list(found.values())
 
 
 def _model(version: tuple[str, int], counts: ModelCounts) -> dict[str, Any]:
-    failures = {
-        "REJECTED": counts.rejected_count,
-        "CANCELED": counts.canceled_count,
-        "BACKEND": counts.backend_count,
-        "OTHER": counts.other_count,
-    }
+    fail_count = counts.rejected_count + counts.canceled_count + counts.backend_count + counts.other_count
     return {
         "name": version[0],
         "version": str(version[1]),
@@ -50,7 +30,7 @@ def _model(version: tuple[str, int], counts: ModelCounts) -> dict[str, Any]:
         "execution_count": counts.execution_count,
         "inference_stats": {
             "success": _duration(counts.success_count, counts.success_ns),
-            "fail": _duration(sum(failures.values()), counts.failures_ns),
+            "fail": _duration(fail_count, counts.failures_ns),
             "queue": _duration(counts.success_count, counts.queue_ns),
             "compute_input": _duration(counts.compute_count, counts.compute_input_ns),
             "compute_infer": _duration(counts.compute_count, counts.compute_infer_ns),
@@ -61,13 +41,6 @@ def _model(version: tuple[str, int], counts: ModelCounts) -> dict[str, Any]:
         "response_stats": {},
         "batch_stats": [],
         "memory_usage": [],
-        "metrics": {
-            "failures": failures,
-            "pending_count": counts.pending_count,
-            "load_duration_ns": counts.load_duration_ns,
-            "request_duration_ns": counts.success_ns + counts.failures_ns,
-            "shadow": {},
-        },
     }
 
 
@@ -89,10 +62,6 @@ def _response(counts: ResponseCounts) -> dict[str, Any]:
         "empty_response": _duration(counts.empty_count, counts.empty_ns),
         "cancel": _duration(counts.cancel_count, counts.cancel_ns),
     }
-
-
-def _shadow(counts: ShadowCounts) -> dict[str, int]:
-    return {"success": counts.success_count, "failure": counts.failure_count, "dropped": counts.dropped_count}
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

@@ -2,11 +2,13 @@ import json
 
 from deployments.backends.backend import Batch
 from deployments.core.counts import MODEL, Label, Totals
-from deployments.core.statistics import BACKEND, ModelStatistics
+from deployments.core.statistics import ModelStatistics
 from deployments.core.statistics_document import documents
 from protocol.errors import Internal
 from protocol.infer import InferResponse
 from tests.deployments.fakes import Answers
+
+LABEL = Label(MODEL, "m", 1)
 
 
 def batch_of(rows, failed=0):
@@ -57,11 +59,12 @@ def test_batches_count_once_under_their_size():
 
 
 def test_failed_requests_count_by_reason_and_not_as_inferences():
-    stats = snapshot_of(batch_of([1, 2], failed=1), batch_of([1], failed=1))
+    totals = counted(batch_of([1, 2], failed=1), batch_of([1], failed=1))
+    (stats,) = documents(totals)
     assert stats["inference_stats"]["fail"] == {"count": 2, "ns": 2 * 105}
     assert stats["inference_stats"]["queue"]["count"] == 1
     assert stats["inference_count"] == 2 and stats["execution_count"] == 1
-    assert stats["metrics"]["failures"] == {"REJECTED": 0, "CANCELED": 0, BACKEND: 2, "OTHER": 0}
+    assert totals.rows[LABEL].backend_count == 2
 
 
 def test_untouched_statistics_are_zero_and_plain_json():
@@ -84,8 +87,8 @@ def test_replicas_add_up():
         (1, 2),
         (4, 1),
     ]
-    assert merged["metrics"]["failures"][BACKEND] == 1
-    assert merged["metrics"]["request_duration_ns"] == 5 * 105
+    assert merged["inference_stats"]["fail"] == {"count": 1, "ns": 105}
+    assert totals.rows[LABEL].backend_count == 1
 
 
 def test_devices_add_up():
@@ -101,12 +104,12 @@ def test_devices_add_up():
 
 def test_a_dead_replica_adds_what_it_did_and_not_what_it_was_doing():
     dead, totals = counted(batch_of([1])), Totals()
-    counts = dead.rows[Label(MODEL, "m", 1)]
+    counts = dead.rows[LABEL]
     counts.pending_count, counts.load_duration_ns = 3, 10**9
     totals.add_list(dead.to_list(), present=False)
     (document,) = documents(totals)
     assert document["inference_count"] == 1
-    assert (document["metrics"]["pending_count"], document["metrics"]["load_duration_ns"]) == (0, 0)
+    assert (totals.rows[LABEL].pending_count, totals.rows[LABEL].load_duration_ns) == (0, 0)
 
 
 def test_counting_goes_on_in_other_rows_on_top_of_what_stands_there():
