@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Parameter
 from protocol.limits import Limits
@@ -95,6 +97,15 @@ def _custom(parameter: Any, key: str) -> Parameter:
         )
     value: Parameter = getattr(parameter, kind)
     return value
+
+
+def request_fields(parameters: Mapping[str, str]) -> bytes:
+    """Return fields that give a serialised ModelInferRequest, when they are put behind it, these parameters too."""
+    message = ModelInferRequest()
+    for name, value in parameters.items():
+        message.parameters[name].string_param = value
+    fields: bytes = message.SerializeToString()
+    return fields
 
 
 def read_region(tensor: Any) -> RegionRange | None:

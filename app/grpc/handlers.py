@@ -13,7 +13,6 @@ from app.service.service import Service
 from app.service.trace_settings import SINGLE_VALUES
 from deployments.lane.frames import Buffer
 from protocol.errors import InvalidArgument, Unavailable
-from protocol.grpc_messages import repository_index_response
 
 
 def _bytes(message: Any) -> bytes:
@@ -30,7 +29,7 @@ async def _index(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryIndexRequest.FromString(message)
     check_repository_name(request.repository_name)
     await service.control.list_models()
-    return _bytes(repository_index_response(service.metadata.index(request.ready)))
+    return _bytes(pb.RepositoryIndexResponse(models=service.metadata.index(request.ready)))
 
 
 async def _unload(service: Service, message: bytes) -> bytes:

@@ -24,7 +24,7 @@ from app.http2.open_connection import OpenConnection
 from app.http2.stream import Stream
 from app.trace.trace_parent import HEADER, TraceParent, read_parent
 from protocol.errors import ServingError
-from protocol.grpc_messages import request_parameters
+from protocol.grpc_parameters import request_fields
 
 # Behind the plus is the name of the client's codec, such as `raw` for messages that are bytes already.
 _CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE)
@@ -177,7 +177,7 @@ class GrpcHead:
             parameters = self.context.options.forwarding.choose(own)
         except ServingError as error:
             return self._refuse(error.grpc_code, error.message)
-        self.forwarded = request_parameters(parameters)
+        self.forwarded = request_fields(parameters)
         return None
 
     def _refuse(self, code: int, message: str) -> bytes:

@@ -17,7 +17,6 @@ from app.grpc.refused_call import RefusedCall
 from app.grpc.stream_infer_call import StreamInferCall
 from app.grpc.unary_call import MethodCall
 from app.service.service import Service
-from protocol.grpc_messages import model_config_response, model_statistics_response
 from protocol.model_version import parse_version
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -55,12 +54,14 @@ def _model_metadata(service: Service, message: bytes) -> bytes:
 def _model_config(service: Service, message: bytes) -> bytes:
     request = pb.ModelConfigRequest.FromString(message)
     document = service.metadata.config(request.name, parse_version(request.version))
-    return _bytes(model_config_response(json_format.Parse(document, ModelConfig(), ignore_unknown_fields=True)))
+    config = json_format.Parse(document, ModelConfig(), ignore_unknown_fields=True)
+    return _bytes(pb.ModelConfigResponse(config=config))
 
 
 async def _model_statistics(service: Service, message: bytes) -> bytes:
     request = pb.ModelStatisticsRequest.FromString(message)
-    return _bytes(model_statistics_response(await service.statistics.of(request.name, parse_version(request.version))))
+    documents = await service.statistics.of(request.name, parse_version(request.version))
+    return _bytes(pb.ModelStatisticsResponse(model_stats=documents))
 
 
 def _bytes(message: Any) -> bytes:

@@ -1,5 +1,7 @@
 import json
 
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
+
 from deployments.backends.backend import Batch
 from deployments.core.counts import MODEL, Label, Totals
 from deployments.core.statistics import ModelStatistics
@@ -124,3 +126,15 @@ def test_counting_goes_on_in_other_rows_on_top_of_what_stands_there():
         (1, 1),
         (2, 3),
     ]
+
+
+def test_what_was_counted_fits_tritons_message():
+    totals = counted(batch_of([1, 2], failed=1))
+    (document,) = documents(totals)
+    document["response_stats"] = {"0": {"success": {"count": 1, "ns": 9}}}
+    document["memory_usage"] = [{"type": "GPU", "id": 1, "byte_size": 2**40}]
+    (stats,) = ModelStatisticsResponse(model_stats=[document]).model_stats
+    assert (stats.name, stats.version, stats.inference_stats.fail.count) == ("m", "1", 1)
+    assert (stats.batch_stats[0].batch_size, stats.batch_stats[0].compute_infer.ns) == (3, 30)
+    assert stats.response_stats["0"].success.ns == 9
+    assert stats.memory_usage[0].byte_size == 2**40
