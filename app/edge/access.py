@@ -8,19 +8,14 @@ from protocol.errors import Restricted
 
 
 class Access:
-    """Asks for API keys, if there are any; `admin` says whether the port serves the admin API."""
+    """Asks for API keys, if there are any; `serves_admin` says whether the port serves the admin API."""
 
     def __init__(self, keys: ApiKeys | None = None, *, admin: bool = True) -> None:
         self._keys = ApiKeys() if keys is None else keys
-        self._admin = admin
+        self.serves_admin = admin
 
     def __bool__(self) -> bool:
-        return bool(self._keys) or not self._admin
-
-    @property
-    def serves_admin(self) -> bool:
-        """Whether the port serves the admin API."""
-        return self._admin
+        return bool(self._keys) or not self.serves_admin
 
     def is_read(self, name: bytes) -> bool:
         """Whether a header of this name, in lower case, decides anything here."""
@@ -34,7 +29,7 @@ class Access:
             Restricted: it manages, and this port does not serve that.
         """
         scope = scope_of(category, operation)
-        if scope == MANAGE and not self._admin:
+        if scope == MANAGE and not self.serves_admin:
             raise Restricted("this port does not serve the admin API")
         if scope != NO_KEY and self._keys:
             self._keys.check(scope, headers)
