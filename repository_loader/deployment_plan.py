@@ -7,11 +7,7 @@ from repository_loader.autoscaling import Autoscaling
 from repository_loader.node_needs import ANY_NODE, NodeNeeds
 from repository_loader.overrides import Placement, PlacementChoice, read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
-from repository_loader.serialisation import (
-    Json,
-    package_to_dict,
-    spec_to_dict,
-)
+from repository_loader.serialisation import Json, package_to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ class ModelPlan:
             "version": self.version,
             "package": package_to_dict(self.package),
             "placement": self.placement,
-            "specs": [spec_to_dict(spec) for spec in self.specs],
+            "specs": [asdict(spec) for spec in self.specs],
             "file_bytes": self.file_bytes,
             "dependencies": list(self.dependencies),
             "why": self.why,

@@ -1,13 +1,12 @@
-"""Packages and instances as plain JSON values, so that they can travel in a deployment's `user_config`."""
+"""Packages as plain JSON values, so that they can travel in a deployment's `user_config`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.package import ModelPackage
 from repository_loader.python_based_backend import file_here
 from repository_loader.storage.model_source import ModelSource
 
@@ -36,13 +35,3 @@ def package_from_dict(values: Mapping[str, Any]) -> ModelPackage:
     source = None if values["source"] is None else ModelSource.from_dict(values["source"])
     file_path = file_here(values["file_path"])
     return ModelPackage(**{**values, "config": config, "source": source, "file_path": file_path})
-
-
-def spec_to_dict(spec: InstanceSpec) -> Json:
-    """Return the instance as JSON values."""
-    return asdict(spec)
-
-
-def spec_from_dict(values: Mapping[str, Any]) -> InstanceSpec:
-    """Rebuild what `spec_to_dict` took apart."""
-    return InstanceSpec(**values)

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from repository_loader.package import (
     lasting,
     moved,
 )
-from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
+from repository_loader.serialisation import package_from_dict, package_to_dict
 from repository_loader.storage.model_source import ModelSource, provide
 from repository_loader.storage.remote_store import StorageError
 
@@ -74,7 +74,7 @@ class HostedModel:
     def _to_dict(self) -> dict[str, Any]:
         return {
             "package": package_to_dict(self.package),
-            "specs": [spec_to_dict(spec) for spec in self.specs],
+            "specs": [asdict(spec) for spec in self.specs],
             "steps": {
                 name: json_format.MessageToDict(config, preserving_proto_field_name=True)
                 for name, config in self.steps.items()
@@ -88,7 +88,7 @@ class HostedModel:
         """Rebuild what `to_dict` took apart."""
         return cls(
             package_from_dict(data["package"]),
-            tuple(map(spec_from_dict, data["specs"])),
+            tuple(InstanceSpec(**spec) for spec in data["specs"]),
             {name: json_format.ParseDict(config, ModelConfig()) for name, config in data["steps"].items()},
             dict(data["label_files"]),
             {output: ModelSource.from_dict(source) for output, source in data["label_sources"].items()},
