@@ -69,6 +69,7 @@ class Call(Stream):
         "headers_sent",
     )
 
+    connection: OpenConnection
     wire: ClassVar[int] = GRPC
     """As what its errors are counted."""
     full = False

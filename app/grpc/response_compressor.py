@@ -3,18 +3,31 @@
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from app.grpc.compression import compress
+from app.grpc.context import CallContext
 from app.grpc.status import OK
 from deployments.lane.frames import Buffer
 from deployments.lane.work_queue import Work
 from protocol.errors import unexpected
 
-if TYPE_CHECKING:
-    from app.grpc.call import Call
-
 _INLINE_BYTES: Final = 32 << 10
+
+
+class AnsweredCall(Protocol):
+    """The call, as far as its answer goes."""
+
+    context: CallContext
+    done: bool
+
+    def send_message(self, parts: Sequence[Buffer], size: int, compressed: bool = False) -> None:
+        """Send one message."""
+        ...
+
+    def finish(self, code: int, message: str) -> None:
+        """End the call with a status."""
+        ...
 
 
 class ResponseCompressor:
@@ -25,7 +38,7 @@ class ResponseCompressor:
 
     __slots__ = ("_call", "_encoding", "_finish", "_level", "_waiting", "_work", "waiting_bytes")
 
-    def __init__(self, call: "Call", encoding: bytes, level: str) -> None:
+    def __init__(self, call: AnsweredCall, encoding: bytes, level: str) -> None:
         self._call = call
         self._encoding = encoding
         self._level = level

@@ -3,15 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.responses import message_of, response_head
 from deployments.lane.frames import Buffer
 from protocol.errors import unexpected
-
-if TYPE_CHECKING:
-    from app.http.connection import HttpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +32,7 @@ class AsgiExchange:
     def __init__(
         self,
         app: AsgiApp,
-        connection: "HttpConnection",
+        connection: ExchangeConnection,
         head: Head,
         body: Buffer,
         client: Any,

@@ -4,11 +4,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES
 from app.edge.slow_readers import falls_behind
 from app.http.context import HttpContext
+from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import GENERATE_STREAM, Head
 from app.http.responses import RETRY_AFTER, error_body, response_head
@@ -17,9 +18,6 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.work_queue import Work
 from protocol.errors import InvalidArgument, ServingError, Unavailable
-
-if TYPE_CHECKING:
-    from app.http.connection import HttpConnection
 
 # nginx, and what follows its custom, would hold events back until a buffer is full.
 _STREAM_HEADERS: Final = [(b"Content-Type", b"text/event-stream; charset=utf-8"), (b"X-Accel-Buffering", b"no")]
@@ -39,7 +37,7 @@ class GenerateExchange:
     times as much does.
     """
 
-    def __init__(self, head: Head, body: Buffer, connection: "HttpConnection", context: HttpContext) -> None:
+    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
         self._head = head
         self._body = body
         self._connection = connection

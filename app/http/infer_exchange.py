@@ -1,11 +1,12 @@
 """An inference request that is compressed or wants such a response, has headers for its model, or much JSON."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from app.edge.body_budget import TOO_MANY_BODIES
 from app.http.content_coding import compress, decompress
 from app.http.context import HttpContext
+from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.request_parameters import add_parameters
 from app.http.responses import response_head
@@ -15,9 +16,6 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.work_queue import Work
 from protocol.errors import ServingError, Unavailable, Unsupported, unexpected
-
-if TYPE_CHECKING:
-    from app.http.connection import HttpConnection
 
 # Up to these sizes the work takes less than handing it to a thread and back, or not much more.
 _INLINE_COMPRESSED_BYTES: Final = 4 << 10
@@ -37,7 +35,7 @@ class InferExchange:
     process, or shares a replica with others.
     """
 
-    def __init__(self, head: Head, body: Buffer, connection: "HttpConnection", context: HttpContext) -> None:
+    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
         self._head = head
         self._body = body
         self._connection = connection

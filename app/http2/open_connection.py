@@ -13,7 +13,8 @@ from app.http2 import frames
 from app.http2.decoding_turns import DecodingTurns
 from app.http2.frame_rest import FrameRest
 from app.http2.frames import Http2Error
-from app.http2.header_blocks import HeaderBlocks, HeadReader
+from app.http2.header_blocks import HeaderBlocks
+from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
 from app.http2.pings import Pings
 from app.http2.reservations import Reservations
@@ -39,7 +40,7 @@ class Head(Protocol):
         ...
 
 
-class Application(HeadReader[Head], Protocol):
+class Application(Protocol):
     """Whose connections these are."""
 
     loop: asyncio.AbstractEventLoop
@@ -51,6 +52,23 @@ class Application(HeadReader[Head], Protocol):
     decoding_turns: DecodingTurns
     read_buffer: memoryview
     """Where what arrives is read to, by all connections of the loop."""
+
+    def read_head(self, headers: HeaderList, too_large: bool) -> Head:
+        """Make a head of a list of headers; it may be opened any number of times."""
+        ...
+
+    def ignores(self, name: bytes) -> bool:
+        """Whether a field of this name is well-formed, and changes nothing about a head."""
+        ...
+
+    @property
+    def watched(self) -> bytes:
+        """The name of a field that is ignored but for such values as `heeds` says; empty: there is none."""
+        ...
+
+    def heeds(self, value: bytes) -> bool:
+        """Whether the watched field changes something about a head with this value."""
+        ...
 
     def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
         """Hear that a connection ends for what its peer did."""

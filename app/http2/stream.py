@@ -1,14 +1,31 @@
 """One stream of a connection, as the connection sees it; an application's calls derive from it."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from app.http2.frames import FLOW_CONTROL_ERROR
 from app.http2.sender import SendState
 from deployments.lane.frames import Buffer
 
-if TYPE_CHECKING:
-    from app.http2.open_connection import OpenConnection
+
+class StreamOwner(Protocol):
+    """What a stream asks of its connection."""
+
+    initial_credit_bytes: int
+    loop: asyncio.AbstractEventLoop
+
+    def grant(self, stream_id: int, size: int) -> None:
+        """Let the peer send more on a stream."""
+        ...
+
+    def send_data(self, stream: "Stream", parts: Sequence[Buffer]) -> None:
+        """Send DATA, now or when the windows allow."""
+        ...
+
+    def reset(self, stream: "Stream", code: int) -> None:
+        """End a stream because of what the peer did."""
+        ...
 
 
 class Stream(SendState):
@@ -16,7 +33,7 @@ class Stream(SendState):
 
     __slots__ = ("connection", "credit_bytes", "opened_s", "peer_ended")
 
-    def __init__(self, connection: "OpenConnection", stream_id: int) -> None:
+    def __init__(self, connection: StreamOwner, stream_id: int) -> None:
         super().__init__(stream_id)
         self.connection = connection
         self.credit_bytes = connection.initial_credit_bytes

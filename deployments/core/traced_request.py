@@ -3,17 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from deployments.backends.backend import Batch
 from protocol.bytes_tensor import encode_bytes
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply
-from protocol.signature import TensorSpec
+from protocol.signature import Signature, TensorSpec
 from protocol.trace import CONTEXT, TENSORS, Trace, TracedTensor, plain
-
-if TYPE_CHECKING:  # whose schedulers note here what they do
-    from deployments.core.model_version import ModelVersion
 
 QUEUE_INPUT: Final = "TENSOR_QUEUE_INPUT"
 BACKEND_OUTPUT: Final = "TENSOR_BACKEND_OUTPUT"
@@ -25,7 +22,26 @@ MAX_LINKS: Final = 128
 """Requests of its batch that a trace names: as many as OpenTelemetry lets a span link to."""
 
 
-def follow(request: InferRequest, trace: Trace, model: "ModelVersion", now_ns: Callable[[], int]) -> None:
+class TracedModel(Protocol):
+    """What a trace says of a model version."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Its inputs and outputs."""
+        ...
+
+
+def follow(request: InferRequest, trace: Trace, model: TracedModel, now_ns: Callable[[], int]) -> None:
     """Trace a request that is about to be given to a model version."""
     trace.model_name, trace.version, trace.request_id = model.name, model.version, plain(request.id)
     request.trace = trace
@@ -90,7 +106,7 @@ def _note_start(trace: Trace, request: InferRequest) -> None:
 
 
 def _replied(
-    model: "ModelVersion",
+    model: TracedModel,
     now_ns: Callable[[], int],
     tell: Reply,
     request: InferRequest,

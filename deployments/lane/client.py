@@ -7,7 +7,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import orjson
 
@@ -37,14 +37,55 @@ from protocol.errors import InvalidArgument, QueueFull, ServingError, from_grpc_
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
-if TYPE_CHECKING:  # which makes the calls
-    from deployments.lane.target import LaneTarget
-
 MAX_INFLIGHT_BYTES: Final = 1 << 30
 _MAX_CALL_BYTES: Final = MAX_FRAME_BYTES - HEADER_SIZE - IDENTITY_BYTES
 # Half of an arena.
 _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
 NO_GPUS: Final[frozenset[str]] = frozenset()
+
+
+class CallTarget(Protocol):
+    """What a call is for: a model version, and the way to send it to another replica."""
+
+    model_name: str
+    version: int
+
+    @property
+    def may_get_replica(self) -> bool:
+        """Whether requests wait while there is no replica: one is being made, or is made for who asks."""
+        ...
+
+    def send(self, call: "LaneCall") -> ServingError | None:
+        """Put a call on a lane; returns why that is not possible."""
+        ...
+
+    def send_alone(self, call: "LaneCall") -> ServingError | None:
+        """Put a call on a lane that shall run with nothing else in its replica; returns as `send`."""
+        ...
+
+    def start_anew(self, call: "LaneCall") -> ServingError | None:
+        """Put a call on the lane of its sequence, which starts with it or one before it; returns as `send`."""
+        ...
+
+    def fail(self, call: "LaneCall", error: ServingError) -> None:
+        """Answer a call with its replica's error."""
+        ...
+
+    def refuse(self, call: "LaneCall", error: ServingError) -> None:
+        """Answer and count a call that no replica answers."""
+        ...
+
+    def send_again(self, call: "LaneCall") -> bool:
+        """Send a call whose replica has the version no more to one that has it; returns whether there is one."""
+        ...
+
+    def send_elsewhere(self, call: "LaneCall") -> bool:
+        """Send a call for which its replica's queue is full to another one; returns whether there was one."""
+        ...
+
+    def seek_sequence(self, call: "LaneCall") -> bool:
+        """Send a call whose sequence its replica does not know to another one; returns whether there was one."""
+        ...
 
 
 class LaneCall:
@@ -86,7 +127,7 @@ class LaneCall:
     )
 
     def __init__(
-        self, target: "LaneTarget", parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int, wire: int
+        self, target: CallTarget, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int, wire: int
     ) -> None:
         self.target = target
         self.parts = parts

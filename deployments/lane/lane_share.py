@@ -1,12 +1,9 @@
 """How much of a lane one model may take whose replica has others too."""
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from deployments.lane.client import LaneClient
-
-if TYPE_CHECKING:
-    from deployments.lane.target import LaneTarget
+from deployments.lane.client import CallTarget, LaneClient
 
 _SHARE: Final = 0.75
 _COUNTS_PER_LANE: Final = 16
@@ -26,7 +23,7 @@ class LaneShare:
         self._good_for = max(1, max_inflight // _COUNTS_PER_LANE)
         self._counted: WeakKeyDictionary[LaneClient, _Count] = WeakKeyDictionary()
 
-    def is_taken(self, target: "LaneTarget", lane: LaneClient) -> bool:
+    def is_taken(self, target: CallTarget, lane: LaneClient) -> bool:
         """Whether a lane with `size` requests under way takes none more of a model."""
         on_lane = len(lane.calls)
         if on_lane >= self._max_inflight:

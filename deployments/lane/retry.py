@@ -7,10 +7,9 @@ from functools import partial
 from typing import Final
 
 from deployments.core.refusals import Refusals
-from deployments.lane.client import LaneCall
+from deployments.lane.client import CallTarget, LaneCall
 from deployments.lane.routes import Routes
 from deployments.lane.suspects import Suspects
-from deployments.lane.target import LaneTarget
 from protocol.errors import Internal, ServingError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class Retry:
         if alone is None and death.by_itself and death.sole_lane and len(calls) == 1:
             alone = calls[0].id
         again: dict[tuple[str, int], list[LaneCall]] = {}
-        started: set[tuple[LaneTarget, int | str]] = set()
+        started: set[tuple[CallTarget, int | str]] = set()
         for call in calls:
             if call.cancelled:
                 continue
@@ -121,7 +120,7 @@ class Retry:
         return error
 
 
-def _is_of_a_whole(call: LaneCall, started: set[tuple[LaneTarget, int | str]]) -> bool:
+def _is_of_a_whole(call: LaneCall, started: set[tuple[CallTarget, int | str]]) -> bool:
     """Whether a call is of a sequence that has delivered nothing; `started` are those of the calls before it."""
     if call.mark is None:
         return False

@@ -439,7 +439,7 @@ class LaneTarget:
         if token.lane is not None:
             token.lane.cancel(token)
             holder = token.target  # another version, where that has its sequence
-            if token.mark is not None and holder._sequences is not None:
+            if token.mark is not None and isinstance(holder, LaneTarget) and holder._sequences is not None:
                 holder._sequences.left(token.mark, token.lane)
         if token.given_up is not None:
             token.given_up(token)

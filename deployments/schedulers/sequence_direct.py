@@ -1,7 +1,5 @@
 """The strategy `direct`: each slot of an instance is a row of its batches."""
 
-from typing import TYPE_CHECKING
-
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch
@@ -11,13 +9,10 @@ from deployments.core.statistics import ModelStatistics
 from deployments.core.traced_request import note_batch, traced_in
 from deployments.schedulers.equal_inputs import EqualInputs
 from deployments.schedulers.scheduler import reply
-from deployments.schedulers.sequence_slots import Slot
+from deployments.schedulers.sequence_slots import SequenceOwner, Slot
 from protocol.errors import ServingError
 from protocol.infer import RESCHEDULED, InferRequest
 from protocol.signature import Signature
-
-if TYPE_CHECKING:  # which makes the batchers
-    from deployments.schedulers.sequence import SequenceScheduler
 
 
 class _SlotBatch(Batch):
@@ -45,7 +40,7 @@ class DirectBatcher:
 
     def __init__(
         self,
-        owner: "SequenceScheduler",
+        owner: SequenceOwner,
         config: ModelConfig,
         signature: Signature,
         pool: InstancePool,
@@ -167,7 +162,7 @@ class DirectBatcher:
         self.wake(self.slots[0])
 
 
-def answer(batch: Batch, slots: list[Slot], owner: "SequenceScheduler", statistics: ModelStatistics) -> None:
+def answer(batch: Batch, slots: list[Slot], owner: SequenceOwner, statistics: ModelStatistics) -> None:
     """Keep the states of a batch that has run, count it, and answer what its backend has not rescheduled."""
     for slot, result in zip(slots, batch.results, strict=not batch.answered):
         owner.ran(slot, result)

@@ -1,7 +1,5 @@
 """The strategy `oldest`: a dynamic batcher for each instance takes one request of each of its sequences at a time."""
 
-from typing import TYPE_CHECKING
-
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
 from deployments.backends.backend import Batch
@@ -10,13 +8,10 @@ from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.dynamic import DynamicBatcher
 from deployments.schedulers.sequence_direct import answer
-from deployments.schedulers.sequence_slots import Slot
+from deployments.schedulers.sequence_slots import SequenceOwner, Slot
 from protocol.errors import ServingError
 from protocol.infer import InferRequest
 from protocol.signature import Signature
-
-if TYPE_CHECKING:  # which makes the batchers
-    from deployments.schedulers.sequence import SequenceScheduler
 
 
 class OldestBatcher(DynamicBatcher):
@@ -24,7 +19,7 @@ class OldestBatcher(DynamicBatcher):
 
     def __init__(
         self,
-        owner: "SequenceScheduler",
+        owner: SequenceOwner,
         config: ModelConfig,
         signature: Signature,
         pool: InstancePool,

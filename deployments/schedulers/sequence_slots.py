@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 from deployments.core.clock import NEVER_NS
 from deployments.schedulers.implicit_states import States
-from protocol.infer import COPIED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
+from protocol.errors import ServingError
+from protocol.infer import COPIED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse
 
 RUNNING: Final = -1
 """The place, in the queue of a slot, of the request that was handed to the instance."""
@@ -43,6 +44,42 @@ class SequenceBatcher(Protocol):
 
     def abandon(self) -> None:
         """Fail the requests that were taken out of their slots and do not run yet."""
+        ...
+
+
+class SequenceOwner(Protocol):
+    """What the batchers ask of the scheduler that they belong to, and tell it."""
+
+    def take(self, slot: "Slot") -> InferRequest:
+        """Return the next request of a slot, ready to run."""
+        ...
+
+    def prepare(self, slot: "Slot", request: InferRequest) -> None:
+        """Give a request its controls and its states."""
+        ...
+
+    def not_ready(self, like: InferRequest) -> InferRequest:
+        """Return a request for a row of a batch in which none runs, shaped as another one."""
+        ...
+
+    def ran(self, slot: "Slot", result: InferResponse | ServingError) -> None:
+        """Keep the states of an answer before its client gets it."""
+        ...
+
+    def finished(self, slot: "Slot") -> None:
+        """Go on with a slot whose request the instance is done with."""
+        ...
+
+    def dropped(self, slot: "Slot") -> None:
+        """End the sequence of a slot whose running request was answered without having run."""
+        ...
+
+    def cancel_slot(self, slot: "Slot") -> None:
+        """End the first sequence that waits in a slot, of which a request was cancelled."""
+        ...
+
+    def held(self) -> bool:
+        """Whether the variables of Triton's tests still hold the first batch back."""
         ...
 
 
