@@ -7,6 +7,7 @@ Triton is a part of can ask for it.
 import asyncio
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +20,7 @@ from repository_loader.repository import RepositoryError, find_models, normalise
 logger = logging.getLogger(__name__)
 
 MAX_REPOSITORIES: Final = 256
+_MAX_READS: Final = 4
 
 
 class RepositoryCommands:
@@ -27,6 +29,8 @@ class RepositoryCommands:
     def __init__(self, options: ControllerOptions, state: CurrentState) -> None:
         self._options = options
         self._state = state
+        # A file server that is away is waited for; the loop's threads are for what takes moments.
+        self._readers = ThreadPoolExecutor(_MAX_READS, "read-to-register")
 
     async def register(self, command: str, repository: str, names: Mapping[str, str]) -> None:
         """Have the models of a repository be there to be loaded; `names` are others for those of some folders.
@@ -38,7 +42,7 @@ class RepositoryCommands:
         """
         self._check_mode("registration")
         path = normalised(repository)
-        if not await asyncio.to_thread(self._is_repository, path):
+        if not await asyncio.get_running_loop().run_in_executor(self._readers, self._is_repository, path):
             raise InvalidArgument(f"failed to register '{repository}', repository not found")
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)

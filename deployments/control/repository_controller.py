@@ -37,6 +37,7 @@ from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scale_down import ScaleDown
 from deployments.control.scaler import Scaler
 from deployments.control.serve_clock import ServeClock
+from deployments.control.shared_look import SharedLook
 from deployments.control.sole_application import require_sole
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
@@ -74,6 +75,7 @@ _WATCH_S = 5.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
 _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
+_LIST_S = 2.0
 _REFUSED_S = 2.0
 _FOLLOW_TIMEOUT_S = 1.0
 _TRY_TIMEOUT_S = 2.0
@@ -119,6 +121,7 @@ class RepositoryController:
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
+        self._listing = SharedLook(self._list_models, _LIST_S)
         self._canaries = CanaryWatch(self._state, self._table)
         self._open_calls = OpenCalls(lambda: application_status(self._app) == _DELETING)
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
@@ -189,14 +192,20 @@ class RepositoryController:
         return report_plan(self._table.plan)
 
     async def list_models(self) -> dict[str, Any]:
-        """Look which models the repositories have; returns the epoch and generation of the directory that has them."""
+        """Look which models the repositories have; returns the epoch and generation of the directory that has them.
+
+        Where a repository takes longer to be read than ingresses wait, it is that of what was known.
+        """
+        await self._listing.take()
+        return self._position()
+
+    async def _list_models(self) -> None:
         # A store far away is asked when a model is loaded, and not by whoever asks for the index.
         desired = await self._state.until(lambda desired: desired)
         local = [path for path in desired.repositories if not is_remote(path)]
         loader = replace(self._options.loader, names=desired.repositories)
         self._table.know(await asyncio.to_thread(find_models, local, loader, {}))
         self._publish()
-        return self._position()
 
     def _position(self) -> dict[str, Any]:
         return {"epoch": self._publisher.epoch, "generation": self._publisher.generation}
