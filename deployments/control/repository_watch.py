@@ -9,13 +9,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import DesiredState, Origin, displaced, loaded, touched, unloaded
+from deployments.control.desired_state import DesiredState, Origin, displaced, loaded, replaced, touched, unloaded
 from deployments.control.former_places import Version
-from deployments.control.model_commands import read_models
+from deployments.control.model_commands import MAX_READS, read_models
 from deployments.control.model_table import ModelTable
 from deployments.control.waiting_models import read_waiting, with_postponed
 from repository_loader.findings import Finding
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 _GONE: Final = "gone"
 _LOOKS: Final = 4
 """How often a folder that has changed is looked at in the time that it must be quiet for."""
+_PATIENCE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 600.0
 """After which a model that cannot be loaded is tried again at the latest."""
 
@@ -52,10 +55,13 @@ class Changes:
         """Whether something has changed a moment ago."""
         return bool(self._since)
 
-    def look(self, desired: DesiredState, failed: Collection[Version] = ()) -> list[str]:
+    def look(
+        self, desired: DesiredState, failed: Collection[Version] = (), under_way: Collection[str] = ()
+    ) -> list[str]:
         """Return the models that have changed and are quiet; none is gone while a repository cannot be read.
 
-        `failed` are the versions that could not be loaded where they have their places. With namespaces what a model is
+        `failed` are the versions that could not be loaded where they have their places, and models `under_way` those
+        that are read just now, which can have changed only once they have been. With namespaces what a model is
         called depends on all repositories, and nothing has changed before each can be read.
         """
         unreadable: dict[str, str] = {}
@@ -77,7 +83,7 @@ class Changes:
         changed = {
             name: looks
             for name, looks in self._differing(desired, found, failed).items()
-            if name not in self._tried or now_s >= self._tried[name][2]
+            if name not in under_way and (name not in self._tried or now_s >= self._tried[name][2])
         }
         self._since = {
             name: known if (known := self._since.get(name, ("", now_s)))[0] == looks else (looks, now_s)
@@ -117,9 +123,13 @@ class Changes:
         """Whether a model that has changed is not there any more."""
         return self._since.get(name, ("", 0.0))[0] == _GONE
 
-    def tried(self, name: str) -> None:
-        """Note that a model that `look` has returned was loaded as it looks, whatever comes of it."""
-        self._note_try(name, self._since[name][0])
+    def looks_of(self, name: str) -> str:
+        """Return how a model looks that `look` has returned."""
+        return self._since[name][0]
+
+    def tried(self, name: str, looks: str) -> None:
+        """Note that a model that `look` has returned was loaded as it looked then, whatever comes of it."""
+        self._note_try(name, looks)
 
     def _note_try(self, name: str, looks: str) -> None:
         pause_s = self._tried[name][1] if name in self._tried else self._options.repository_poll_s
@@ -133,16 +143,33 @@ class Changes:
 
 
 class RepositoryWatch:
-    """Looks every `repository_poll_s`, and more often while something changes."""
+    """Looks every `repository_poll_s`, and more often while something changes.
 
-    def __init__(self, options: ControllerOptions, state: CurrentState, table: ModelTable) -> None:
+    Changes follow one after the other, but one that takes longer than `patience_s` to be read holds up no other.
+    """
+
+    def __init__(
+        self, options: ControllerOptions, state: CurrentState, table: ModelTable, patience_s: float = _PATIENCE_S
+    ) -> None:
         self._options = options
         self._state = state
         self._table = table
+        self._patience_s = patience_s
         self._changes = Changes(options)
+        self._under_way: dict[str, tuple[str, asyncio.Task[bool]]] = {}
+        """How a model looked whose change is being followed."""
+        # A model's own code may take minutes to say what it is; the loop's threads are for what takes moments.
+        self._readers = ThreadPoolExecutor(MAX_READS, "read-for-poll")
 
     async def run(self) -> None:
         """Watch for ever."""
+        try:
+            await self._run()
+        finally:
+            for _, task in self._under_way.values():
+                task.cancel()
+
+    async def _run(self) -> None:
         while True:
             pending_s = self._options.repository_quiet_s / _LOOKS
             poll_s = self._options.repository_poll_s
@@ -153,17 +180,26 @@ class RepositoryWatch:
                 logger.exception("the repositories are looked at again in %g s", poll_s)
 
     async def _look(self) -> None:
+        self._note_ends()
         desired = await self._state.until(lambda desired: desired)
-        names = await asyncio.to_thread(self._changes.look, desired, self._table.failed)
+        under_way = frozenset(self._under_way)
+        names = await asyncio.to_thread(self._changes.look, desired, self._table.failed, under_way)
         for name in names:
-            try:
-                if self._changes.is_gone(name):
-                    await self._unload(name)
-                elif await self._load(name):
-                    self._changes.tried(name)
-            except Exception:
-                logger.exception("'%s' stays as it is, and is looked at again", name)
+            follow = self._unload(name) if self._changes.is_gone(name) else self._load(name)
+            self._under_way[name] = self._changes.looks_of(name), asyncio.create_task(follow)
+            await asyncio.wait((self._under_way[name][1],), timeout=self._patience_s)
+        self._note_ends()
         self._changes.taken(names)
+
+    def _note_ends(self) -> None:
+        """Note what has come of the changes that were under way; not while `Changes` looks."""
+        for name, (looks, task) in tuple(self._under_way.items()):
+            if task.done():
+                del self._under_way[name]
+                if error := task.exception():
+                    logger.error("'%s' stays as it is, and is looked at again", name, exc_info=error)
+                elif task.result():
+                    self._changes.tried(name, looks)
 
     async def _load(self, name: str) -> bool:
         """Load a model; returns False when it cannot be tried just now."""
@@ -171,10 +207,12 @@ class RepositoryWatch:
         group = next((group.models.keys() for group in desired.postponed if name in group.models), None)
         if group is not None:
             return await self._load_postponed(desired, group)
-        read = await asyncio.to_thread(read_models, self._options, desired, name, None)
+        loop = asyncio.get_running_loop()
+        read = await loop.run_in_executor(self._readers, read_models, self._options, desired, name, None)
         async with self._state.lock:
-            desired = await self._state.until(lambda desired: desired)
-            if name not in read.models or not touched(self._options, desired, read).isdisjoint(desired.on_trial):
+            before, desired = desired, await self._state.until(lambda desired: desired)
+            names = touched(self._options, desired, read)
+            if name not in read.models or not names.isdisjoint(desired.on_trial) or replaced(before, desired, names):
                 return False  # the next look finds it again
             origins = {name: Origin()}
             failed = self._table.failed
@@ -188,7 +226,8 @@ class RepositoryWatch:
 
     async def _load_postponed(self, desired: DesiredState, names: Collection[str]) -> bool:
         """Load what was postponed together, if all of it can be; returns as `_load`."""
-        read = await asyncio.to_thread(read_waiting, self._options, desired, only=names)
+        asked = partial(read_waiting, self._options, desired, only=names)
+        read = await asyncio.get_running_loop().run_in_executor(self._readers, asked)
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)
             if not desired.on_trial.keys().isdisjoint(names):
@@ -198,11 +237,13 @@ class RepositoryWatch:
                 await self._state.change(changed)
             return True
 
-    async def _unload(self, name: str) -> None:
+    async def _unload(self, name: str) -> bool:
+        """Unload a model; returns False, as that is no try to load it."""
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)
             if name not in desired.on_trial:
                 await self._state.change(unloaded(self._options, desired, [name]))
+        return False
 
 
 def _is_in(path: str, repository: str) -> bool:

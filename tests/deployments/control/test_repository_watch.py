@@ -26,6 +26,19 @@ from repository_loader.namespaces import identifier
 from repository_loader.snapshot import LoaderOptions
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+SLOW_CODE = """
+import os, time
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        while not os.path.exists({go!r}):
+            time.sleep(0.01)
+        return config
+
+    def execute(self, requests):
+        return []
+"""
 CONFIG = """
 backend: "python"
 input { name: "X" data_type: TYPE_FP32 dims: 1 }
@@ -143,7 +156,7 @@ def test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes(watch
         while watched.look(after_s=1.0) != ["broken"]:
             assert watched.now_s < last_s + 1000
         pauses_s.append(watched.now_s - last_s)
-        watched.changes.tried("broken")
+        watched.changes.tried("broken", watched.changes.looks_of("broken"))
         watched.changes.taken(["broken"])
         assert watched.look() == [] and not watched.changes.pending
     assert pauses_s == [pytest.approx(pause_s, abs=3) for pause_s in (2, 32, 62, 122, 242, 482, 602, 602)]
@@ -167,7 +180,7 @@ def test_what_could_not_be_loaded_at_the_start_is_tried_again_like_what_was_trie
             assert watched.now_s < last_s + 1000
         pauses_s.append(watched.now_s - last_s)
         for name in ("fails", "unread"):
-            watched.changes.tried(name)
+            watched.changes.tried(name, watched.changes.looks_of(name))
         watched.changes.taken(["fails", "unread"])
     assert pauses_s == [pytest.approx(pause_s, abs=3) for pause_s in (32, 62, 122)]
     watched.failed = []
@@ -265,6 +278,31 @@ def test_a_model_whose_change_fails_holds_no_other_up(watched: Watched) -> None:
             desired = await state.until(lambda desired: None if desired.runs("b") else desired)
         watch.cancel()
         assert desired.runs("a")
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_takes_long_to_say_what_it_is_holds_no_other_up(watched: Watched, tmp_path: Path) -> None:
+    options = replace(watched.options, repository_poll_s=0.02, repository_quiet_s=0.02)
+    go = tmp_path.with_suffix(".go")
+
+    async def scenario() -> None:
+        no_store: Any = None
+        state = Taking(no_store, lambda desired: None)
+        await state.change(watched.desired)
+        write(watched.root, "a-slow-one")
+        (watched.root / "a-slow-one/1/model.py").write_text(SLOW_CODE.format(go=str(go)))
+        write(watched.root, "c")
+        watch = asyncio.create_task(RepositoryWatch(options, state, ModelTable(), patience_s=0.01).run())
+        try:
+            async with asyncio.timeout(20):
+                desired = await state.until(lambda desired: desired if desired.runs("c") else None)
+                assert not desired.runs("a-slow-one")
+                go.touch()
+                await state.until(lambda desired: desired.runs("a-slow-one") or None)
+        finally:
+            go.touch()
+            watch.cancel()
 
     asyncio.run(scenario())
 

@@ -262,6 +262,18 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_repository_watch.py::"
         "test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_none",
     ),
+    "A model that takes longer than 5 s to be read": (
+        "deployments/control/test_repository_watch.py::"
+        "test_a_model_that_takes_long_to_say_what_it_is_holds_no_other_up",
+    ),
+    "While a file server does not answer": (
+        "deployments/control/test_shared_look.py::"
+        "test_a_hundred_that_ask_a_folder_that_is_away_have_one_look_under_way_and_wait_no_longer_than_they_would",
+    ),
+    "The index takes up to 2 s longer": (
+        "deployments/control/test_shared_look.py::"
+        "test_a_hundred_that_ask_a_folder_that_is_away_have_one_look_under_way_and_wait_no_longer_than_they_would",
+    ),
     "A page of another site in somebody's browser": (
         "app/http/test_api.py::test_a_page_of_another_site_cannot_load_a_model",
         "app/http/test_api.py::test_a_page_of_another_site_cannot_change_anything",
