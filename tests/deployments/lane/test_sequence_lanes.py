@@ -9,30 +9,18 @@ from dataclasses import dataclass, field
 
 import orjson
 import pytest
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from deployments.core import loader
-from deployments.core.clock import LoopClock
-from deployments.core.core import Core
 from deployments.core.counts import CLIENT, Label, Totals
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import FAILED, FIRST_BUCKET, RequestMeters
 from deployments.lane.fleet import Fleet
-from deployments.lane.sequence_lanes import MAX_SEQUENCES, SequenceLanes, read_mark
-from deployments.lane.slow_codec import SlowCodec
-from deployments.lane.wire import GRPC, HTTP
-from deployments.replica.served_model import ServedModel
+from deployments.lane.sequence_lanes import MAX_SEQUENCES, SequenceLanes
+from deployments.lane.wire import HTTP
 from protocol.errors import QueueFull
-from protocol.http_infer import HttpInferCodec
 from protocol.infer import COPIED
-from protocol.limits import DEFAULT_LIMITS
 from protocol.sequence_mark import SequenceMark
-from repository_loader.normalisation import normalise
-from repository_loader.package import InstanceSpec, ModelPackage
-from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
+from tests.deployments.lane.sums import body, sums
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "1000"))  # `make soak` sends ten thousand
 STEPS = 3
@@ -155,85 +143,6 @@ def test_calls_that_are_given_up_behind_one_that_runs_are_not_kept():
 
 def test_without_a_replica_there_is_no_lane():
     assert SequenceLanes(60).choose(mark(1), []) is None
-
-
-def grpc_body(**parameters):
-    message = ModelInferRequest(model_name="m")
-    for key, value in parameters.items():
-        kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
-        setattr(message.parameters[key], kind, value)
-    message.inputs.add(name="X", datatype="FP32", shape=[1])
-    message.raw_input_contents.append(b"\x2a\x00\x00\x00" * 1000)
-    return message.SerializeToString()
-
-
-MARKS = {
-    "number": ({"sequence_id": 7, "sequence_start": True}, mark(7, starts=True)),
-    "text": ({"sequence_id": "a", "sequence_end": True}, mark("a", ends=True)),
-    "neither": ({"sequence_id": 7, "sequence_start": False, "other": 3}, mark(7)),
-    "no id": ({"priority": 1}, None),
-    "nothing": ({}, None),
-    "wrong": ({"sequence_id": True}, None),
-}
-
-
-@pytest.mark.parametrize(("parameters", "expected"), MARKS.values(), ids=MARKS)
-def test_the_sequence_is_read_from_both_wire_forms(parameters, expected):
-    header = orjson.dumps({"inputs": [], "parameters": parameters})
-    assert read_mark((header,), None, HTTP) == expected
-    assert read_mark((header[:9], header[9:]), None, HTTP) == expected
-    assert read_mark((header + b"binary",), len(header), HTTP) == expected
-    assert read_mark((memoryview(header + b"binary"), b"more"), len(header), HTTP) == expected
-    assert read_mark((grpc_body(**parameters),), None, GRPC) == expected
-
-
-@pytest.mark.parametrize(("parameters", "expected"), MARKS.values(), ids=MARKS)
-def test_the_sequence_is_found_in_much_json_without_parsing_it(parameters, expected):
-    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4_000_000], "data": [0.5] * 4_000_000}
-    for header in (
-        orjson.dumps({"inputs": [tensor], "parameters": parameters}),
-        orjson.dumps({"parameters": parameters, "inputs": [tensor]}, option=orjson.OPT_INDENT_2),
-    ):
-        began_s = time.thread_time()
-        assert read_mark((header,), None, HTTP) == expected
-        assert time.thread_time() - began_s < 0.25  # a parser takes as long, and longer on a busy machine
-
-
-def test_what_is_no_request_names_no_sequence():
-    assert read_mark((b"{",), None, HTTP) is None
-    assert read_mark((b"[]",), None, HTTP) is None
-    assert read_mark((b"\xff\xff",), None, GRPC) is None
-
-
-SUMS = """
-    backend: "dyna_sequence" max_batch_size: 8
-    input { name: "INPUT" data_type: TYPE_INT32 dims: 1 } output { name: "OUTPUT" data_type: TYPE_INT32 dims: 1 }
-    sequence_batching { oldest { max_candidate_sequences: 20000 } max_sequence_idle_microseconds: 60000000
-        control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
-        control_input { name: "END" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } }
-        control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [ 0, 1 ] } }
-        control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }
-"""
-
-
-async def sums():
-    """Return a model of sums, loaded as a replica loads it."""
-    config = text_format.Parse(SUMS, ModelConfig())
-    config.name = "echo"
-    list(normalise(config, ()))
-    clock = LoopClock(asyncio.get_running_loop())
-    package = ModelPackage("echo", 1, config, "", "", "")
-    model = await loader.load(package, [InstanceSpec("echo_0", "CPU", 0)], clock, Core(clock))
-    codecs = (HttpInferCodec(model.signature, "1", DEFAULT_LIMITS),)
-    served = ServedModel(model, codecs, SlowCodec(codecs, slow_queue()))
-    served.interface = ""  # the harness's: it takes the place of what is there
-    return served
-
-
-def body(sequence_id, value, *, start=False, end=False):
-    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [value]}
-    parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": end}
-    return orjson.dumps({"inputs": [tensor], "parameters": parameters})
 
 
 def test_interleaved_sequences_through_two_ingresses_and_two_replicas():
