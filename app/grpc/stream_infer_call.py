@@ -83,7 +83,7 @@ class StreamInferCall(Call):
 
     def server_stops(self) -> None:
         """Answer what has arrived, take nothing more, and end."""
-        if not self.behind:
+        if self._stopping or not self.behind:  # what has come since is not taken
             self._stopping = self.full = True
             self._end_if_over()
 

@@ -331,7 +331,7 @@ def test_a_stream_takes_nothing_more_and_is_answered_when_the_server_stops(compr
         grpc.insecure_channel(server.url, compression=compression) as channel,
     ):
         requests = Requests(request(request_id="hold", values=[0.0] * 100_000))
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests))
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests), timeout=10)
         server.wait_arrived()
         closed = closing(server)
         (stream,) = [each for connection in server.front.connections for each in connection.streams.values()]
