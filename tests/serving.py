@@ -303,6 +303,10 @@ class Server(Process, Endpoint):
                 found.add(process.pid)
         return found
 
+    def replica_count(self, model: str) -> int:
+        """Return how many replicas of its own a model has."""
+        return sum(title_of(each).startswith(f"ray::ServeReplica:{model}:") for each in self.descendants())
+
     def states(self, model: str) -> dict[str, tuple[str, str]]:
         """Return state and reason of each version in the index; a model that was never loaded has none."""
         rows = [row for row in self.post("/v2/repository/index").json if row["name"] == model]

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from repository_loader.autoscaling import Autoscaling
@@ -25,10 +25,10 @@ class _Scaled:
         self.wanted: deque[tuple[float, int]] = deque()
         self.ongoing = 0.0
 
-    def decide(self, ongoing: float, sent_per_s: float, now_s: float) -> bool:
+    def decide(self, ongoing: float, sent_per_s: float, now_s: float, least: int) -> bool:
         """Take a load; returns whether another number of replicas shall run."""
         self.ongoing = ongoing
-        wanted = self.rules.wanted(ongoing, sent_per_s, self.count)
+        wanted = max(least, self.rules.wanted(ongoing, sent_per_s, self.count))
         # Only what no later number exceeds can be the most of the time to come.
         while self.wanted and self.wanted[-1][1] <= wanted:
             self.wanted.pop()
@@ -96,8 +96,20 @@ class Autoscaler:
         """Take from an ingress, by `<model>/<version>`, the requests under way and how many began in a second."""
         self._loads[ingress] = (self._now_s(), loads)
 
-    def decide(self) -> dict[Key, int]:
-        """Return the deployments that shall have another number of replicas from now on."""
+    @property
+    def unasked(self) -> set[Key]:
+        """Deployments that have replicas, nothing under way, and no replica when that lasts."""
+        return {
+            key
+            for key, scaled in self._scaled.items()
+            if scaled.count and not scaled.ongoing and not scaled.rules.min_replicas
+        }
+
+    def decide(self, starting: Collection[Key] = ()) -> dict[Key, int]:
+        """Return the deployments that shall have another number of replicas from now on.
+
+        Those whose first replica is `starting` keep one: their delay begins when it serves.
+        """
         now_s = self._now_s()
         still_s, self._decided_s = now_s - self._decided_s, now_s
         if still_s > _FORGOTTEN_S:
@@ -110,4 +122,8 @@ class Autoscaler:
                 if (key := self._models.get(model)) is not None:
                     before = totals[key]
                     totals[key] = (before[0] + ongoing, before[1] + sent_per_s)
-        return {key: scaled.count for key, scaled in self._scaled.items() if scaled.decide(*totals[key], now_s)}
+        return {
+            key: scaled.count
+            for key, scaled in self._scaled.items()
+            if scaled.decide(*totals[key], now_s, least=1 if key in starting else 0)
+        }

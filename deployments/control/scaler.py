@@ -8,13 +8,20 @@ from typing import Final, cast
 from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
 from deployments.control.scale_down import ScaleDown
 from deployments.core.counts import SCALING, Label, Rows, ScalingCounts
-from deployments.serve_internals import replica_targets, set_replica_target
+from deployments.serve_internals import (
+    DeploymentState,
+    application_states,
+    replica_counts,
+    replica_targets,
+    set_replica_target,
+)
 from repository_loader.deployment_plan import DeploymentPlan
 
 logger = logging.getLogger(__name__)
 
 _DOUBT_S: Final = 3.0
 """Longer than Serve takes to act on what was deployed."""
+_FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class Scaler:
@@ -23,6 +30,8 @@ class Scaler:
     Args:
         targets: returns how many replicas Serve keeps of each deployment; blocks.
         set_target: has Serve keep so many of one; blocks.
+        counts: returns how many replicas of each have started, and are not about to end; blocks.
+        states: returns the states of all deployments, by application and name; blocks.
     """
 
     def __init__(
@@ -31,16 +40,22 @@ class Scaler:
         rows: Rows,
         targets: Callable[[], Mapping[Key, int]] = replica_targets,
         set_target: Callable[[str, str, int], None] = set_replica_target,
+        counts: Callable[[], Mapping[Key, int]] = replica_counts,
+        states: Callable[[], Mapping[str, Mapping[str, DeploymentState]]] = application_states,
     ) -> None:
         self._rows = rows
         self._targets = targets
         self._set_target = set_target
+        self._counts = counts
+        self._states = states
         self.scale_down: ScaleDown | None = None
         """Prepares replicas with something under way before Serve is to keep fewer."""
         self._scaling_down: dict[Key, tuple[int, asyncio.Task[None]]] = {}
         """What is being prepared, with how many replicas there are until it is."""
         self._autoscaler = Autoscaler()
         self._wake = asyncio.Event()
+        self._served: set[Key] = set()
+        """What may have no replica, and has one that has started."""
         self._untold: set[Key] = set()
         self._shown: set[Key] = set()
         self._loop = loop
@@ -88,7 +103,7 @@ class Scaler:
             await asyncio.sleep(REPORT_S)
 
     async def _step(self) -> None:
-        decided = self._autoscaler.decide()
+        decided = self._autoscaler.decide(await self._starting())
         self._untold |= decided.keys()
         fewer = {key: before for key, count in decided.items() if count < (before := self._row(key).wanted_count)}
         for key, count in decided.items():
@@ -101,6 +116,22 @@ class Scaler:
                 await self._tell(key)
         if self.scale_down is not None and await self.scale_down.end_due():
             self.deployed()
+
+    async def _starting(self) -> set[Key]:
+        """Return what waits for its first replica while nobody asks; Serve is asked only where there may be such."""
+        self._served = {key for key in self._served if self._autoscaler.count(key)}
+        unknown = self._autoscaler.unasked - self._served
+        if not unknown:
+            return set()
+        try:
+            counts = await asyncio.to_thread(self._counts)
+            self._served |= {key for key in unknown if counts.get(key)}
+            starting = unknown - self._served
+            states = await asyncio.to_thread(self._states) if starting else {}
+        except Exception as error:  # Serve's controller may be away
+            logger.debug("Serve does not tell what starts: %s", error)
+            return unknown
+        return {(app, name) for app, name in starting if _may_start(states.get(app, {}).get(name))}
 
     async def _tell(self, key: Key) -> None:
         wanted = self._count_of(key)
@@ -146,3 +177,8 @@ class Scaler:
         else:
             row.down_count += 1
         row.wanted_count = count
+
+
+def _may_start(state: DeploymentState | None) -> bool:
+    """Whether a replica is on its way: not one that fails, or for which there is no room."""
+    return state is None or (state.status not in _FAILED and not state.lacks_room)

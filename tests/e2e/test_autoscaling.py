@@ -12,7 +12,7 @@ import tritonclient.grpc as grpc_client
 from tests.app.metrics.scraped import samples
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking
-from tests.serving import Client, Server, slower, tensor, title_of, wait_until
+from tests.serving import Client, Server, slower, tensor, wait_until
 
 MODEL = """
 import os, time
@@ -99,10 +99,6 @@ def scaling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.kill()
 
 
-def replicas(server: Server, model: str) -> int:
-    return sum(title_of(process).startswith(f"ray::ServeReplica:{model}:") for process in server.descendants())
-
-
 def decisions(server: Server, model: str) -> dict[str, float]:
     """Return how many times more replicas were wanted (`up`), and fewer (`down`)."""
     told = samples(server.metrics_text(), application=model)
@@ -145,7 +141,7 @@ def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_f
         else:
             failures.append(answer.body)
 
-    assert replicas(scaling, "busy") == 1
+    assert scaling.replica_count("busy") == 1
     started = time.monotonic()
     with asking(scaling, ask, count=8):
         wait_until(lambda: len(pids) == 2, "answers of a second replica", timeout_s=60)
@@ -153,7 +149,7 @@ def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_f
     print(f"from one to two replicas: {took_s:.1f} s")
     assert not failures
     assert took_s <= SCALE_UP_FLOOR_S * slower()
-    wait_until(lambda: replicas(scaling, "busy") == 1, "one replica again", timeout_s=30)
+    wait_until(lambda: scaling.replica_count("busy") == 1, "one replica again", timeout_s=30)
     told = samples(scaling.metrics_text(), application="busy")
     decided = decisions(scaling, "busy")
     assert decided["up"] >= 1 and decided["down"] >= 1
@@ -162,18 +158,18 @@ def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_f
 
 
 def test_first_request_waits_for_a_replica_where_there_is_none(scaling: Server) -> None:
-    wait_until(lambda: replicas(scaling, "sleeps") == 0, "no replica", timeout_s=60)
+    wait_until(lambda: scaling.replica_count("sleeps") == 0, "no replica", timeout_s=60)
     assert scaling.get("/v2/health/ready").status == 200
     assert scaling.get("/v2/models/sleeps/ready").status == 200
     started = time.monotonic()
     answer = scaling.infer("sleeps", X)
     print(f"from no replica to the first answer: {time.monotonic() - started:.1f} s")
     assert answer.status == 200, answer.body
-    wait_until(lambda: replicas(scaling, "sleeps") == 0, "no replica again", timeout_s=60)
+    wait_until(lambda: scaling.replica_count("sleeps") == 0, "no replica again", timeout_s=60)
 
 
 def test_so_does_the_first_request_to_an_ensemble_of_it(scaling: Server) -> None:
-    wait_until(lambda: replicas(scaling, "sleeps") == 0, "no replica", timeout_s=60)
+    wait_until(lambda: scaling.replica_count("sleeps") == 0, "no replica", timeout_s=60)
     answer = scaling.infer("pipe", X)
     assert answer.status == 200, answer.body
 
@@ -199,4 +195,4 @@ def test_a_stream_longer_than_an_end_may_take_is_answered_by_the_replica_that_go
     time.sleep(HELD_S)
     (gates / str(LONG)).unlink()
     assert long.end() == long.pid
-    wait_until(lambda: replicas(scaling, "stream") == 1, "the second replica has ended", 30)
+    wait_until(lambda: scaling.replica_count("stream") == 1, "the second replica has ended", 30)

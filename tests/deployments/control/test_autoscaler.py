@@ -107,6 +107,23 @@ def test_silence_is_no_load_and_the_first_request_wakes(autoscaler: Autoscaler, 
     assert autoscaler.decide() == {KEY: 1}
 
 
+def test_a_first_replica_that_starts_stays_and_its_delay_begins_when_it_serves(
+    autoscaler: Autoscaler, clock: Clock
+) -> None:
+    autoscaler.take("ingress", {"m/1": (12.0, 100.0)})
+    assert autoscaler.decide({KEY}) == {KEY: 3} and not autoscaler.unasked
+    counts = []
+    for _ in range(100):
+        clock.now_s += 2
+        counts += autoscaler.decide({KEY}).values()
+    assert counts == [1] and autoscaler.unasked == {KEY}
+    for _ in range(5):
+        assert autoscaler.decide() == {}
+        clock.now_s += 2
+    clock.now_s += 1
+    assert autoscaler.decide() == {KEY: 0} and not autoscaler.unasked
+
+
 def test_a_new_controller_goes_on_with_what_runs(clock: Clock) -> None:
     autoscaler = Autoscaler(clock)
     autoscaler.follow([deployment(Autoscaling(1, 6, 4, downscale_delay_s=10))], {KEY: 5})

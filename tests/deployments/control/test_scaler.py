@@ -1,6 +1,7 @@
 """The scaler's loop, at a Serve that refuses."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from deployments.control.autoscaler import Key
 from deployments.control.scaler import Scaler
 from deployments.core.counts import Counts, Label, Totals
+from deployments.serve_internals import DeploymentState
 from repository_loader.autoscaling import Autoscaling
 from tests.deployments.control.test_autoscaler import KEY, deployment
 
@@ -75,3 +77,78 @@ def test_an_error_ends_no_scaling_and_what_was_decided_is_told_then(caplog: pyte
         running.cancel()
 
     asyncio.run(scenario())
+
+
+class Starting:
+    """A deployment of which no replica has started yet, as Serve tells of it."""
+
+    def __init__(self, state: DeploymentState | None) -> None:
+        self.state = state
+        self.count = 0
+        self.asked = 0
+        self.told: list[tuple[Key, int]] = []
+        self.away = False
+
+    def counts(self) -> dict[Key, int]:
+        self.asked += 1
+        if self.away:
+            raise RuntimeError("Serve's controller is away")
+        return {KEY: self.count}
+
+    def states(self) -> dict[str, dict[str, DeploymentState]]:
+        return {} if self.state is None else {KEY[0]: {KEY[1]: self.state}}
+
+    def set_target(self, app: str, name: str, count: int) -> None:
+        self.told.append(((app, name), count))
+
+    async def scaled(self, served: Callable[[], None]) -> None:
+        """Scale it to none where nobody asks, `served` after 1.5 s."""
+        scaler = Scaler(asyncio.get_running_loop(), Totals(), dict, self.set_target, self.counts, self.states)
+        running = asyncio.create_task(scaler.run())
+        await scaler.follow([deployment(Autoscaling(0, 6, target_ongoing_requests=4, downscale_delay_s=0.3))])
+        await asyncio.sleep(1.5)
+        served()
+        async with asyncio.timeout(10):
+            while not self.told:
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+
+@pytest.mark.parametrize("state", [None, DeploymentState("UPDATING", ""), DeploymentState("UPSCALING", "")])
+@pytest.mark.parametrize("away", [False, True])
+def test_nothing_is_scaled_to_none_before_its_first_replica_has_started(
+    state: DeploymentState | None, away: bool
+) -> None:
+    starting = Starting(state)
+    starting.away = away
+
+    def served() -> None:
+        assert starting.asked and not starting.told
+        starting.count, starting.away = 1, False
+
+    asyncio.run(starting.scaled(served))
+    assert starting.told == [(KEY, 0)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        DeploymentState("DEPLOY_FAILED", ""),
+        DeploymentState("UPSCALING", "1 replica that has taken more than 30s to be scheduled."),
+    ],
+    ids=["fails", "has no room"],
+)
+def test_what_cannot_start_is_scaled_to_none(state: DeploymentState) -> None:
+    starting = Starting(state)
+
+    def served() -> None:
+        assert starting.told == [(KEY, 0)]
+
+    asyncio.run(starting.scaled(served))
+
+
+def test_serve_is_asked_no_more_once_a_replica_has_started() -> None:
+    starting = Starting(None)
+    starting.count = 1
+    asyncio.run(starting.scaled(lambda: None))
+    assert starting.asked == 1

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 import tritonclient.http as http_client
 
 from tests.e2e.tagged_models import TAGGED_CONFIG, tag
@@ -213,17 +215,21 @@ def test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another(
         assert tags(asking) == {1}
 
 
-def test_a_request_that_waits_for_a_first_replica_is_refused_when_the_model_is_unloaded(
+def test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded(
     server: Server, repository: Path, triton: http_client.InferenceServerClient
 ) -> None:
     held = Held(repository, "held_start", code=STARTED)
-    held.configure(
-        "".join(
-            PARAMETER % (f"autoscaling.{each}", count) for each, count in (("min_replicas", 0), ("max_replicas", 1))
-        )
-    )
+    rules = {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 1}
+    held.configure("".join(PARAMETER % (f"autoscaling.{each}", value) for each, value in rules.items()))
     held.hold()
-    triton.load_model("held_start")
+    with ThreadPoolExecutor(1) as pool, http_client.InferenceServerClient(server.address, network_timeout=60) as loader:
+        loaded = pool.submit(loader.load_model, "held_start")
+        with pytest.raises(TimeoutError):
+            loaded.result(8)
+        held.let_go()
+        loaded.result(60)
+    wait_until(lambda: server.replica_count("held_start") == 0, "no replica", 30)
+    held.hold()
     with ExitStack() as stack:
         (asking,) = send(stack, server, "held_start", 1)
         time.sleep(0.5)
