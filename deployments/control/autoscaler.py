@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from repository_loader.autoscaling import Autoscaling
@@ -63,8 +64,13 @@ class Autoscaler:
         """Whether no deployment is autoscaled."""
         return not self._scaled
 
-    def follow(self, deployments: Iterable[DeploymentPlan], running: Mapping[Key, int]) -> None:
-        """Scale these from now on; `running` are the numbers that Serve goes by, where it knows the deployment."""
+    def follow(
+        self, deployments: Iterable[DeploymentPlan], running: Mapping[Key, int], tried: Collection[Key] = ()
+    ) -> None:
+        """Scale these from now on, those that are `tried` to one replica at least.
+
+        `running` are the numbers that Serve goes by, where it knows the deployment.
+        """
         before, self._scaled, self._models = self._scaled, {}, {}
         for deployment in deployments:
             if deployment.autoscaling is None:
@@ -72,6 +78,8 @@ class Autoscaler:
             key = (deployment.app_name, deployment.name)
             known = before.get(key)
             rules = deployment.autoscaling
+            if key in tried and not rules.min_replicas:
+                rules = replace(rules, min_replicas=1)
             count = known.count if known is not None else running.get(key, deployment.replica_count)
             count = max(rules.min_replicas, min(rules.max_replicas, count))
             self._scaled[key] = scaled = _Scaled(rules, count)

@@ -40,7 +40,7 @@ from deployments.control.serve_clock import ServeClock
 from deployments.control.shared_look import SharedLook
 from deployments.control.sole_application import require_sole
 from deployments.control.state_store import StateStore
-from deployments.control.status_reader import StatusReader, Verdict
+from deployments.control.status_reader import StatusReader, Verdict, tried
 from deployments.control.traffic_commands import TrafficCommands
 from deployments.control.waiting_models import WaitingModels
 from deployments.replica.kept_files import KeptFiles
@@ -301,7 +301,7 @@ class RepositoryController:
             if not self._status_known.is_set() and not await self._take_over(desired):
                 return  # the next step takes over what there is now
             await self._followed()
-            await self._scaler.follow(desired.plan.deployments)
+            await self._scaler.follow(desired.plan.deployments, tried(desired))
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._scaler.deployed()
             self._reconciled = desired

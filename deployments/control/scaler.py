@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
 from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
@@ -61,11 +61,11 @@ class Scaler:
         self._loop = loop
         self._doubts_until_s = 0.0
 
-    async def follow(self, deployments: Sequence[DeploymentPlan]) -> None:
-        """Scale these from now on."""
+    async def follow(self, deployments: Sequence[DeploymentPlan], tried: Collection[Key] = ()) -> None:
+        """Scale these from now on, those that are `tried` to one replica at least."""
         scaled = [each for each in deployments if each.autoscaling is not None]
         new = any(self._autoscaler.count((each.app_name, each.name)) is None for each in scaled)
-        self._autoscaler.follow(scaled, await asyncio.to_thread(self._targets) if new else {})
+        self._autoscaler.follow(scaled, await asyncio.to_thread(self._targets) if new else {}, tried)
         wanted = {(each.app_name, each.name) for each in scaled}
         for key in wanted | self._shown:
             self._row(key).wanted_count = self._autoscaler.count(key) or 0

@@ -299,6 +299,12 @@ class _Part(NamedTuple):
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
 
 
+def tried(desired: DesiredState) -> set[tuple[str, str]]:
+    """Return the deployments of new versions that are on trial."""
+    parts = (part for trial in desired.trials for part in _parts(desired, trial))
+    return {(deployment.app_name, deployment.name) for deployment, _ in parts if deployment is not None}
+
+
 def _parts(desired: DesiredState, trial: Trial) -> Iterable[tuple[DeploymentPlan | None, ModelPlan]]:
     """Yield what runs the new versions of a trial: deployments, or None for what ingresses host."""
 
@@ -325,8 +331,6 @@ def _part(
     if state.status in _FAILED:
         return _reason(state.message)
     replicas = described.get((deployment.app_name, deployment.name), [])
-    if not replicas and deployment.autoscaling is not None and not deployment.autoscaling.min_replicas:
-        return "" if state.status in _HEALTHY else None  # it has none before somebody asks for it
     found = [
         [row[2] for row in rows if (row[0], row[1], row[4]) == (model.name, model.version, digest)] for rows in replicas
     ]

@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pytest
@@ -107,21 +108,34 @@ def test_silence_is_no_load_and_the_first_request_wakes(autoscaler: Autoscaler, 
     assert autoscaler.decide() == {KEY: 1}
 
 
+def idle(autoscaler: Autoscaler, clock: Clock, times: int, starting: Collection[tuple[str, str]] = ()) -> list[int]:
+    """Return what is decided while nobody asks, every two seconds."""
+    counts: list[int] = []
+    for _ in range(times):
+        clock.now_s += 2
+        counts += autoscaler.decide(starting).values()
+    return counts
+
+
 def test_a_first_replica_that_starts_stays_and_its_delay_begins_when_it_serves(
     autoscaler: Autoscaler, clock: Clock
 ) -> None:
     autoscaler.take("ingress", {"m/1": (12.0, 100.0)})
     assert autoscaler.decide({KEY}) == {KEY: 3} and not autoscaler.unasked
-    counts = []
-    for _ in range(100):
-        clock.now_s += 2
-        counts += autoscaler.decide({KEY}).values()
-    assert counts == [1] and autoscaler.unasked == {KEY}
-    for _ in range(5):
-        assert autoscaler.decide() == {}
-        clock.now_s += 2
-    clock.now_s += 1
-    assert autoscaler.decide() == {KEY: 0} and not autoscaler.unasked
+    assert idle(autoscaler, clock, 50, {KEY}) == [1] and autoscaler.unasked == {KEY}
+    assert idle(autoscaler, clock, 5) == []
+    assert idle(autoscaler, clock, 1) == [0] and not autoscaler.unasked
+
+
+def test_what_is_tried_has_a_replica_and_its_delay_begins_when_that_ends(autoscaler: Autoscaler, clock: Clock) -> None:
+    deployed = [deployment(Autoscaling(0, 6, target_ongoing_requests=4, downscale_delay_s=10))]
+    assert idle(autoscaler, clock, 6) == [0]
+    autoscaler.follow(deployed, {}, tried=[KEY])
+    assert autoscaler.count(KEY) == 1
+    assert idle(autoscaler, clock, 50) == [] and not autoscaler.unasked
+    autoscaler.follow(deployed, {})
+    assert idle(autoscaler, clock, 5) == [] and autoscaler.unasked == {KEY}
+    assert idle(autoscaler, clock, 1) == [0]
 
 
 def test_a_new_controller_goes_on_with_what_runs(clock: Clock) -> None:

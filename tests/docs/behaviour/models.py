@@ -105,10 +105,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "It is ready all the same": (
         f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
         "deployments/lane/test_waiting_calls.py::test_waiting_is_bounded_in_number_bytes_and_time",
-        UNLOADS + "test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded",
+        "e2e/control/test_without_replicas.py::test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded",
     ),
-    "The first replica is there when": (
-        UNLOADS + "test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded",
+    "A load or reload starts one": (
+        "e2e/control/test_without_replicas.py::test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded",
+        "e2e/control/test_without_replicas.py::test_a_reload_tries_a_model_that_has_no_replica",
         "deployments/control/test_scaler.py::test_nothing_is_scaled_to_none_before_its_first_replica_has_started",
     ),
     "`eagleray.accelerator_type` and `eagleray.node_labels` say": (

@@ -2,11 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 import tritonclient.http as http_client
 
 from tests.e2e.tagged_models import TAGGED_CONFIG, tag
@@ -37,21 +35,6 @@ ensemble_scheduling {
   step { model_name: "SECOND" model_version: 2 input_map { key: "X" value: "between" } output_map { key: "TAG" value: "TAG" } }
 }
 parameters { key: "eagleray.placement" value { string_value: "PLACEMENT" } }
-"""
-STARTED = """
-import os
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        while os.path.exists(%r):
-            time.sleep(0.01)
-
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([%d], np.int32))]) for _ in requests]
 """
 HELD_S = 12.0
 """Longer than a replica has for what is under way when Serve ends it."""
@@ -213,26 +196,3 @@ def test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another(
         time.sleep(HELD_S)
         held.let_go()
         assert tags(asking) == {1}
-
-
-def test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded(
-    server: Server, repository: Path, triton: http_client.InferenceServerClient
-) -> None:
-    held = Held(repository, "held_start", code=STARTED)
-    rules = {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 1}
-    held.configure("".join(PARAMETER % (f"autoscaling.{each}", value) for each, value in rules.items()))
-    held.hold()
-    with ThreadPoolExecutor(1) as pool, http_client.InferenceServerClient(server.address, network_timeout=60) as loader:
-        loaded = pool.submit(loader.load_model, "held_start")
-        with pytest.raises(TimeoutError):
-            loaded.result(8)
-        held.let_go()
-        loaded.result(60)
-    wait_until(lambda: server.replica_count("held_start") == 0, "no replica", 30)
-    held.hold()
-    with ExitStack() as stack:
-        (asking,) = send(stack, server, "held_start", 1)
-        time.sleep(0.5)
-        triton.unload_model("held_start")
-        assert asking.receive().status == 503
-    held.let_go()

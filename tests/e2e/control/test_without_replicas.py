@@ -1,0 +1,83 @@
+"""A model that may have no replica has one when it is loaded, and when somebody asks it."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import tritonclient.http as http_client
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.control.test_unloads import PARAMETER, Held, send, tags
+from tests.serving import Server, wait_until
+
+CODE = """
+import os
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        while os.path.exists(%r):
+            time.sleep(0.01)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([%d], np.int32))]) for _ in requests]
+"""
+RULES: Mapping[str, int] = {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 1}
+LONGER_S = 6.0
+"""Than it takes until a model that nobody asks has no replica."""
+
+
+def sleeping(repository: Path, name: str) -> Held:
+    model = Held(repository, name, code=CODE)
+    model.configure("".join(PARAMETER % (f"autoscaling.{each}", value) for each, value in RULES.items()))
+    return model
+
+
+def wait_asleep(server: Server, name: str) -> None:
+    wait_until(lambda: server.replica_count(name) == 0, "no replica", 30)
+
+
+def test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    model = sleeping(repository, "loads_long")
+    model.hold()
+    with ThreadPoolExecutor(1) as pool, http_client.InferenceServerClient(server.address, network_timeout=60) as loader:
+        loaded = pool.submit(loader.load_model, "loads_long")
+        with pytest.raises(TimeoutError):
+            loaded.result(LONGER_S)
+        model.let_go()
+        loaded.result(60)
+    wait_asleep(server, "loads_long")
+    model.hold()
+    with ExitStack() as stack:
+        (asking,) = send(stack, server, "loads_long", 1)
+        time.sleep(LONGER_S)
+        triton.unload_model("loads_long")
+        assert asking.receive().status == 503
+    model.let_go()
+
+
+def test_a_reload_tries_a_model_that_has_no_replica(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    sleeping(repository, "sleeps")
+    triton.load_model("sleeps")
+    wait_asleep(server, "sleeps")
+    code = repository / "sleeps" / "1" / "model.py"
+    right = code.read_text()
+    code.write_text(right.replace("while os.path", "raise ValueError('it is broken')\n        while os.path"))
+    with pytest.raises(InferenceServerException, match="it is broken"):
+        triton.load_model("sleeps")
+    code.write_text(right)
+    triton.load_model("sleeps")
+    wait_asleep(server, "sleeps")
+    with ExitStack() as stack:
+        assert tags(send(stack, server, "sleeps", 1)) == {1}
+    triton.unload_model("sleeps")
