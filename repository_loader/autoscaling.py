@@ -10,7 +10,8 @@ class Autoscaling:
 
     `target_ongoing_requests` is how many requests shall be under way to each replica, in its queue and running.
     `target_latency_ms` is how long a request shall take at most in the mean, 0 for any time. Fewer replicas are had
-    only when fewer would have done for `downscale_delay_s`.
+    only when fewer would have done for `downscale_delay_s`. Where there is none, a request waits for the first for
+    `start_timeout_s`.
     """
 
     min_replicas: int = 1
@@ -18,6 +19,7 @@ class Autoscaling:
     target_ongoing_requests: float = 16.0
     target_latency_ms: float = 0.0
     downscale_delay_s: float = 30.0
+    start_timeout_s: float = 60.0
 
     def wanted(self, ongoing: float, sent_per_s: float, running: int) -> int:
         """Return the number of replicas for a load: requests under way, and how many begin in a second."""

@@ -36,6 +36,7 @@ OVERRIDES = {
     "(default 16)",
     "autoscaling.target_latency_ms": "mean time that a request shall take at most, in milliseconds (default: any)",
     "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30)",
+    "autoscaling.start_timeout_s": "how long a request waits where a model has no replica (default 60)",
     "execution_timeout_ms": "how long a batch of a Python model may run before its process is ended and started again, "
     "or, in its warm-up, the load fails (1 to 86400000; default: for any time)",
     "traffic": "weights of the versions for requests that name none, as `<version>=<weight>`, separated by commas",
@@ -131,7 +132,8 @@ def _autoscaling(config: ModelConfig) -> Autoscaling | None:
     ongoing = _number(config, "autoscaling.target_ongoing_requests", whole=False, least=0.1, most=1e6)
     latency_ms = _number(config, "autoscaling.target_latency_ms", whole=False, least=0, most=1e6)
     delay_s = _number(config, "autoscaling.downscale_delay_s", whole=False, least=0, most=86400)
-    given = (least, ongoing, latency_ms, delay_s)
+    start_s = _number(config, "autoscaling.start_timeout_s", whole=False, least=0, most=86400)
+    given = (least, ongoing, latency_ms, delay_s, start_s)
     if most is None:
         if any(value is not None for value in given):
             key = f"{PREFIX}autoscaling.max_replicas"
@@ -150,6 +152,7 @@ def _autoscaling(config: ModelConfig) -> Autoscaling | None:
         target_ongoing_requests=rules.target_ongoing_requests if ongoing is None else ongoing,
         target_latency_ms=latency_ms or 0.0,
         downscale_delay_s=rules.downscale_delay_s if delay_s is None else delay_s,
+        start_timeout_s=rules.start_timeout_s if start_s is None else start_s,
     )
 
 

@@ -20,6 +20,7 @@ IN_PLACE_PARAMETERS: Final = frozenset(
         "autoscaling.target_ongoing_requests",
         "autoscaling.target_latency_ms",
         "autoscaling.downscale_delay_s",
+        "autoscaling.start_timeout_s",
     )
 )
 """Keys of `parameters` of which the same is true."""

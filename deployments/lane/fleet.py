@@ -183,8 +183,8 @@ class Fleet:
         """Return the versions of a model that live replicas serve."""
         return self._routes.versions(name)
 
-    def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
-        """Take which versions may have no replica; `wake` is called when a request waits for one.
+    def set_sleepers(self, sleepers: Mapping[tuple[str, int], float], wake: Callable[[], None]) -> None:
+        """Take which versions may have no replica, how long a request waits for one, and what is called when one does.
 
         `expect` comes after it: what waits for a version that was dropped is refused there.
         """

@@ -1,7 +1,7 @@
 """The routing table of a process: which model versions other processes serve, and the lanes that lead to each."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from deployments.core.version_choice import expected
@@ -67,16 +67,16 @@ class Routes:
         """Return the versions of a model that live replicas serve."""
         return self._targets.get(name, {}).keys()
 
-    def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
-        """Take which versions may have no replica: requests for them wait until there is one.
+    def set_sleepers(self, sleepers: Mapping[tuple[str, int], float], wake: Callable[[], None]) -> None:
+        """Take which versions may have no replica: requests for them wait until there is one, so many seconds at most.
 
         Those for a version that shall always have one from now on wait for it, as after a death.
         """
-        for name, version in sleepers:
+        for (name, version), max_wait_s in sleepers.items():
             versions = self._targets.setdefault(name, {})
             if version not in versions:
                 versions[version] = self._new_target(name, version)
-            versions[version].may_wait(wake)
+            versions[version].may_wait(wake, max_wait_s)
         awake = [
             target
             for name, versions in self._targets.items()

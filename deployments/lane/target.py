@@ -14,7 +14,7 @@ from deployments.lane.lane_share import LaneShare
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_mark
 from deployments.lane.sink import Sink, VersionTarget
-from deployments.lane.waiting_calls import WaitingCalls
+from deployments.lane.waiting_calls import MAX_WAIT_S, WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
 from protocol.sequence_mark import SequenceMark
@@ -86,12 +86,12 @@ class LaneTarget:
         """Requests under way on the lanes that lead to the model, and those that wait for one."""
         return sum(len(lane.calls) for lane in self.choice.lanes) + (len(self.waiting) if self.waiting else 0)
 
-    def may_wait(self, wake: Callable[[], None]) -> None:
+    def may_wait(self, wake: Callable[[], None], max_wait_s: float = MAX_WAIT_S) -> None:
         """Have requests wait while there is no lane; `wake` is called when one does."""
         self.awaits_replacement = False
         if self.waiting is None:
             self.waiting = WaitingCalls(wake, self.refuse)
-        self.waiting.wake = wake
+        self.waiting.wake, self.waiting.max_wait_s = wake, max_wait_s
 
     def must_not_wait(self) -> None:
         """Refuse requests while there is no lane, also those that wait."""

@@ -14,7 +14,7 @@ MAX_WAIT_S: Final = 60.0
 
 
 class WaitingCalls:
-    """A bounded queue; `wake` is called when a call comes, `refuse` for one that has waited too long.
+    """A bounded queue; `wake` is called when a call comes, `refuse` for one that has waited for `max_wait_s`.
 
     One call may wait whatever its size: it would wake nobody else.
     """
@@ -23,10 +23,9 @@ class WaitingCalls:
         self,
         wake: Callable[[], None],
         refuse: Callable[[LaneCall, ServingError], None],
-        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self.wake = wake
-        self._max_wait_s = max_wait_s
+        self.max_wait_s = MAX_WAIT_S
         self._refuse = refuse
         self._calls: deque[tuple[float, LaneCall]] = deque()
         self._bytes = 0
@@ -40,7 +39,7 @@ class WaitingCalls:
         if len(self._calls) >= MAX_CALLS or (self._bytes and self._bytes + call.size > MAX_BYTES):
             return QueueFull()
         loop = asyncio.get_running_loop()
-        self._calls.append((loop.time() + self._max_wait_s, call))
+        self._calls.append((loop.time() + self.max_wait_s, call))
         self._bytes += call.size
         call.given_up = self._forget
         if self._timer is None:

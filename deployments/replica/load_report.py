@@ -31,14 +31,16 @@ class LoadReport:
 
     def follow(self, models: Mapping[str, ModelEntry]) -> None:
         """Take from a directory which versions are served, which scale, and which of these may have no replica."""
-        self._scaled, sleepers = set(), set()
+        self._scaled = set()
+        sleepers: dict[tuple[str, int], float] = {}
         for name, entry in models.items():
             config = entry.model_config if "autoscaling." in entry.config else None
             rules = None if config is None else read_overrides(config).autoscaling
             if rules is not None:
                 versions = {(name, number) for number, state in entry.versions.items() if not state.failed}
                 self._scaled |= versions
-                sleepers |= versions if rules.min_replicas == 0 else set()
+                if rules.min_replicas == 0:
+                    sleepers |= dict.fromkeys(versions, rules.start_timeout_s)
         self._fleet.set_sleepers(sleepers, self._some.set)
         if self._scaled:
             self._some.set()

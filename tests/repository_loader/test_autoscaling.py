@@ -47,8 +47,9 @@ def test_parameters_are_read() -> None:
         autoscaling__target_ongoing_requests="2.5",
         autoscaling__target_latency_ms="50",
         autoscaling__downscale_delay_s="5",
+        autoscaling__start_timeout_s="600",
     )
-    assert read_overrides(given).autoscaling == Autoscaling(0, 3, 2.5, 50.0, 5.0)
+    assert read_overrides(given).autoscaling == Autoscaling(0, 3, 2.5, 50.0, 5.0, 600.0)
     assert read_overrides(config(autoscaling__max_replicas="3")).autoscaling == Autoscaling(1, 3)
     assert read_overrides(config()).autoscaling is None
 

@@ -318,7 +318,7 @@ def test_a_request_whose_replica_of_this_node_dies_goes_to_another_node_with_wha
             near, far = await near_and_far(folder, loop)
             fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), regions=regions, away_s=0.0)
             if asleep:
-                fleet.set_sleepers({("echo", 1)}, lambda: None)
+                fleet.set_sleepers({("echo", 1): 60.0}, lambda: None)
             fleet.set_replicas("echo#v1", {replica.address.replica_id: replica.address for replica in (near, far)})
             await Lanes.until(lambda: fleet.lane_count == 2 and all(lane.welcome for lane in fleet._open))
             near.model.hold = True

@@ -59,7 +59,7 @@ async def test_each_death_has_a_minute_of_its_own(monkeypatch: pytest.MonkeyPatc
 async def in_a_dead_replica(lanes: Lanes) -> Sink:
     """Return a request that was in the only replica of a model that may have none, when it died."""
     first = lanes.replicas[0]
-    lanes.fleet.set_sleepers({("echo", 1)}, lambda: None)
+    lanes.fleet.set_sleepers({("echo", 1): 60.0}, lambda: None)
     lanes.publish(first)
     await lanes.until(lambda: lanes.lanes_open == 1)
     first.model.hold = True
@@ -88,7 +88,7 @@ async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_wai
 async def test_what_finds_the_other_replica_full_is_refused_also_of_a_model_that_scales_from_none() -> None:
     """Eight go alone, as suspects, whatever else is there; more have no room, and nothing would say when there is."""
     async with Lanes(2, max_inflight=12) as lanes:
-        lanes.fleet.set_sleepers({("echo", 1)}, lambda: None)
+        lanes.fleet.set_sleepers({("echo", 1): 60.0}, lambda: None)
         first, second = lanes.replicas
         first.model.hold = second.model.hold = True
         sinks = [lanes.send(b"%d" % number)[0] for number in range(24)]
@@ -105,7 +105,7 @@ async def test_what_finds_the_other_replica_full_is_refused_also_of_a_model_that
 async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_is_refused_when_it_is_unloaded() -> None:
     async with Lanes(2) as lanes:
         inside = await in_a_dead_replica(lanes)
-        lanes.fleet.set_sleepers(set(), lambda: None)
+        lanes.fleet.set_sleepers({}, lambda: None)
         lanes.fleet.expect(set())
         assert type(inside.error) is Unavailable
 
@@ -113,10 +113,10 @@ async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_is_
 @on_loop
 async def test_what_waits_for_the_first_replica_of_a_model_waits_on_when_it_shall_always_have_one() -> None:
     async with Lanes(1) as lanes:
-        lanes.fleet.set_sleepers({("slow", 1)}, lambda: None)
+        lanes.fleet.set_sleepers({("slow", 1): 60.0}, lambda: None)
         sink = Sink()
         lanes.fleet.target("slow").submit((b"x",), None, sink)  # type: ignore[union-attr]
-        lanes.fleet.set_sleepers(set(), lambda: None)
+        lanes.fleet.set_sleepers({}, lambda: None)
         lanes.fleet.expect({("echo", 1), ("slow", 1)})
         assert sink.error is None
         assert lanes.fleet.ongoing("slow", 1) == 1

@@ -4,11 +4,9 @@ from typing import Any
 
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
-from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
 from deployments.lane.target import LaneTarget, TargetContext
-from deployments.lane.waiting_calls import MAX_BYTES, MAX_CALLS, WaitingCalls
-from deployments.lane.wire import HTTP
+from deployments.lane.waiting_calls import MAX_BYTES, MAX_CALLS
 from protocol.errors import ServingError
 
 KEY = ("m", 1)
@@ -27,7 +25,7 @@ class Sink:
 
 def sleeping(wake: Callable[[], None] = lambda: None) -> tuple[Routes, LaneTarget]:
     routes = Routes(TargetContext(10, Refusals(Totals())), lambda: None)
-    routes.set_sleepers({KEY}, wake)
+    routes.set_sleepers({KEY: 60.0}, wake)
     target = routes.find(*KEY)
     assert target is not None and target.ready
     return routes, target
@@ -59,7 +57,7 @@ def test_what_waits_is_refused_when_the_model_is_gone() -> None:
         routes, target = sleeping()
         sink = Sink()
         target.submit([b"{}"], None, sink)
-        routes.set_sleepers(set(), lambda: None)
+        routes.set_sleepers({}, lambda: None)
         assert not sink.errors, "it may be a model that shall always have a replica"
         routes.expect(set())
         (error,) = sink.errors
@@ -91,12 +89,13 @@ def test_waiting_is_bounded_in_number_bytes_and_time() -> None:
         target.submit([bytes(MAX_BYTES + 1)], None, alone)
         target.submit([b"{}"], None, other)
         assert (len(woken), len(alone.errors), len(other.errors)) == (1, 0, 1)
-        refused: list[ServingError] = []
-        waiting = WaitingCalls(lambda: None, lambda call, error: refused.append(error), max_wait_s=0.02)
-        waiting.add(LaneCall(target, [b"{}"], None, Sink(), 2, HTTP))
+        late = Sink()
+        routes, target = sleeping()
+        routes.set_sleepers({KEY: 0.02}, lambda: None)
+        target.submit([b"{}"], None, late)
         async with asyncio.timeout(10):
-            while waiting:
+            while target.ongoing:
                 await asyncio.sleep(0)
-        assert [str(error) for error in refused] == ["no replica of model 'm' has started in time"]
+        assert [str(error) for error in late.errors] == ["no replica of model 'm' has started in time"]
 
     asyncio.run(run())

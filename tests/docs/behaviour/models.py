@@ -110,6 +110,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A load or reload starts one": (
         "e2e/control/test_without_replicas.py::test_a_load_waits_for_a_first_replica_and_a_request_does_until_the_model_is_unloaded",
         "e2e/control/test_without_replicas.py::test_a_reload_tries_a_model_that_has_no_replica",
+        "e2e/control/test_without_replicas.py::test_a_replica_loads_to_its_end_though_who_waited_for_it_is_gone",
         "deployments/control/test_scaler.py::test_nothing_is_scaled_to_none_before_its_first_replica_has_started",
     ),
     "`eagleray.accelerator_type` and `eagleray.node_labels` say": (

@@ -33,9 +33,9 @@ LONGER_S = 6.0
 """Than it takes until a model that nobody asks has no replica."""
 
 
-def sleeping(repository: Path, name: str) -> Held:
+def sleeping(repository: Path, name: str, **rules: int) -> Held:
     model = Held(repository, name, code=CODE)
-    model.configure("".join(PARAMETER % (f"autoscaling.{each}", value) for each, value in RULES.items()))
+    model.configure("".join(PARAMETER % (f"autoscaling.{each}", value) for each, value in {**RULES, **rules}.items()))
     return model
 
 
@@ -81,3 +81,20 @@ def test_a_reload_tries_a_model_that_has_no_replica(
     with ExitStack() as stack:
         assert tags(send(stack, server, "sleeps", 1)) == {1}
     triton.unload_model("sleeps")
+
+
+def test_a_replica_loads_to_its_end_though_who_waited_for_it_is_gone(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    model = sleeping(repository, "wakes_slowly", start_timeout_s=1)
+    triton.load_model("wakes_slowly")
+    wait_asleep(server, "wakes_slowly")
+    model.hold()
+    with ExitStack() as stack:
+        (asking,) = send(stack, server, "wakes_slowly", 1)
+        assert asking.receive().json == {"error": "no replica of model 'wakes_slowly' has started in time"}
+    time.sleep(LONGER_S)
+    assert server.replica_count("wakes_slowly") == 1
+    model.let_go()
+    wait_asleep(server, "wakes_slowly")
+    triton.unload_model("wakes_slowly")
