@@ -19,6 +19,7 @@ from deployments.control.desired_state import (
     alike,
     displaced,
     loaded,
+    log_findings,
     not_polled,
     overrides,
     refused,
@@ -194,6 +195,7 @@ class ModelCommands:
             raise Internal(not_polled(name))
         for each in asked:
             if (failure := read.models[each].failure) is not None:
+                log_findings(read, desired.plan, [each])
                 await self._refuse(desired, each, failure)
         origins = dict.fromkeys(asked, origin)
         failed = self._table.failed | self._table.hindered

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -96,10 +97,11 @@ def answer(perform: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     except BaseException as error:
         traceback.print_exc()
         text = json.dumps({"error": f"{type(error).__name__}: {error}"})
+    with suppress(Exception):  # what a task has put in its place may do anything
+        sys.stdout.flush()  # before the answer, after which nobody reads it
     data = text.encode() + b"\n"
     while data:
         data = data[os.write(results, data) :]
-    sys.stdout.flush()
     os._exit(0)
 
 

@@ -59,9 +59,10 @@ def complete(
         if error.crashed:
             raise ModelLoadError(f"Stub process '{config.name}' is not healthy: auto_complete_config {error}") from None
         raise ModelLoadError(f"auto_complete_config of model '{config.name}' {error}") from None
-    _log(logging.DEBUG, config.name, result.output)
     completed = result.value
-    if "error" in completed:
+    failed = "error" in completed
+    _log(logging.ERROR if failed else logging.DEBUG, config.name, result.output)
+    if failed:
         raise ModelLoadError(str(completed["error"]))
     return config if completed["config"] is None else _merge(config, completed["config"])
 

@@ -125,6 +125,15 @@ def test_failure_is_the_reason(tmp_path, before, body, reason):
     assert str(tmp_path) not in raised.value.reason
 
 
+def test_the_log_says_where_a_model_failed_and_what_it_printed_before(tmp_path, caplog):
+    body = "print('reading shapes'); raise ValueError('no shape')"
+    with pytest.raises(ModelLoadError):
+        completed(tmp_path, COMPLETE.format(before="", body=body))
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert said.startswith("auto_complete_config of model 'auto' printed:\n")
+    assert all(text in said for text in ("model.py", "in auto_complete_config", "reading shapes", body))
+
+
 def test_hanging_model_and_what_it_started_are_ended(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -91,6 +91,26 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_what_is_wrong_with_a_model_that_a_client_loads_stands_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = write(tmp_path, python_model("m"))
+    options = ControllerOptions((repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+    write(tmp_path, {"m/config.pbtxt": 'backend: "python"\nfoo: 1\n'})
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        with pytest.raises(InvalidArgument, match=r"^load failed for model 'm': "):
+            await ModelCommands(options, state, no_files, ModelTable()).load("1", "m", None, {})
+
+    asyncio.run(scenario())
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any(error.startswith(f"{repository}/m/config.pbtxt:2:") for error in errors), errors
+    assert any(error.startswith("failed to load 'm': ") for error in errors), errors
+
+
 def test_without_namespaces_nothing_else_is_loaded_or_unloaded_than_what_is_named(tmp_path: Path) -> None:
     dated = "m@prod-20240115"
     repository = write(tmp_path, python_model(dated))
