@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 from deployments.backends.python import bls
 from deployments.backends.python.byte_tensor import to_bytes_elements
@@ -18,6 +18,8 @@ from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from deployments.backends.python.text import plain_text, text_argument
 from protocol.errors import InvalidArgument
 from protocol.infer import Array, InferRequest, Parameter
+
+T = TypeVar("T")
 
 
 class MemoryType(IntEnum):
@@ -113,8 +115,8 @@ class InferenceRequest:
         self._model_version = _integer("model_version", model_version, -1, 63)
         self._flags = _integer("flags", flags, 0, 32)
         self._timeout_us = _integer("timeout", timeout, 0, 64)
-        self._preferred_memory = preferred_memory or PreferredMemory()
-        self._trace = trace or InferenceTrace()
+        self._preferred_memory = _instance("preferred_memory", preferred_memory, PreferredMemory)
+        self._trace = _instance("trace", trace, InferenceTrace)
         self._parameters = None if parameters is None else checked_parameters(parameters)
 
     def inputs(self) -> list[Tensor]:
@@ -244,6 +246,14 @@ def _integer(name: str, value: object, least: int, bits: int) -> int:
     if not least <= number < 1 << bits:
         raise TypeError(f"'{name}' of an InferenceRequest is out of range: {number}")
     return number
+
+
+def _instance(name: str, value: T | None, kind: type[T]) -> T:
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise TypeError(f"'{name}' of an InferenceRequest must be {kind.__name__}, found type '{type(value)}'.")
+    return value
 
 
 def _sequence_id(value: object) -> int | str:
