@@ -25,6 +25,7 @@ _OWNER_LENGTH: Final = 16
 _SENT: Final = re.compile(rf"(.+/{_FOLDER}/[0-9a-f]{{{_OWNER_LENGTH}}})/([0-9a-f]{{32}})/[^/]+")
 _PREFIX: Final = "file:"
 _MAX_PATH_BYTES: Final = 1024
+_MAX_NAME_BYTES: Final = 255  # of file systems
 _LOOK_S: Final = 10.0
 _FAULTS_OF_THE_HOST: Final = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
@@ -162,8 +163,10 @@ def _remove(folders: Iterable[Path], digests: Collection[str]) -> None:
 
 def _inside(key: str) -> str:
     path = key.removeprefix(_PREFIX)
-    is_long = len(path.encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES
-    if not path or is_long or leaves_folder(path) or path.endswith("/") or os.path.normpath(path) != path:
+    encoded = path.encode("utf-8", "surrogatepass")
+    if len(encoded) > _MAX_PATH_BYTES or max(map(len, encoded.split(b"/"))) > _MAX_NAME_BYTES:
+        raise InvalidArgument(f"Invalid file path '{key}': it is too long.")
+    if not path or leaves_folder(path) or path.endswith("/") or os.path.normpath(path) != path:
         raise InvalidArgument(f"Invalid file parameter '{key}': the path must stay within model directory.")
     return path
 

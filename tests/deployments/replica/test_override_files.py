@@ -65,13 +65,20 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
         "file:a//b",
         "file:1/",
         "file:\0",
-        "file:" + "a/" * 3000 + "x",
     ],
 )
 def test_a_path_that_leaves_the_model_is_refused(tmp_path: Path, key: str) -> None:
     kept = Kept()
     with pytest.raises(InvalidArgument, match="must stay within model directory"):
         OverrideFiles(tmp_path, kept).write("m", {**FILES, key: b"x"})
+    assert not kept.archives and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["a/" * 3000 + "x", "a" * 256, "1/" + "\N{SNOWMAN}" * 86])
+def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, path: str) -> None:
+    kept = Kept()
+    with pytest.raises(InvalidArgument, match=r"^Invalid file path 'file:.*': it is too long\.$"):
+        OverrideFiles(tmp_path, kept).write("m", {**FILES, f"file:{path}": b"x"})
     assert not kept.archives and not list(tmp_path.iterdir())
 
 

@@ -164,8 +164,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_desired_state.py::test_a_long_reason_is_kept_in_short",
     ),
     "| name of such a region; its key |": ("deployments/replica/test_shared_memory.py::test_names_and_keys_are_short",),
-    "| path of a file that is sent with a load |": (
-        "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
+    "| path of a file that is sent with a load; each name in it |": (
+        "deployments/replica/test_override_files.py::test_a_path_that_no_file_system_takes_is_refused",
     ),
     "| `config` of a load |": (
         "app/service/test_model_control.py::test_the_configuration_of_a_load_is_no_larger_than_its_file_may_be",
