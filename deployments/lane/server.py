@@ -6,7 +6,7 @@ import logging
 import math
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -110,6 +110,7 @@ class LaneServer:
         self._former: dict[int, tuple[str, int]] = {}
         """What served as versions before they had other interfaces, by index."""
         self._last_index = -1
+        self._table_due = False
         self._listeners: list[asyncio.Server] = []
         self.lone = LoneRequests(self.connections, loop)
 
@@ -119,10 +120,11 @@ class LaneServer:
             self._listeners.append(await self.loop.create_server(lambda: LaneServerConnection(self), sock=sock))
 
     def add_lane(self, connection: "LaneServerConnection") -> None:
-        """Count a connection that has said the secret."""
+        """Count a connection that has said the secret, and tell it what is served."""
         self.connections.add(connection)
         self.lone.lane_added(connection)
         self._lane_count_changed(len(self.connections))
+        self._send_table([connection])
 
     def forget_lane(self, connection: "LaneServerConnection") -> None:
         """Count it no longer."""
@@ -157,17 +159,29 @@ class LaneServer:
             self.models[index] = model
         else:
             self.models.pop(index, None)
-        self._send_tables()
+        self._table_changed()
 
     def forget_former(self, model: LaneModel) -> None:
         """Give nothing more to what served as a version before it had another interface."""
         for index in [index for index in self._former if self.models[index] is model]:
             del self._former[index], self.models[index]
-            self._send_tables()
+            self._table_changed()
 
-    def _send_tables(self) -> None:
-        for connection in self.connections:
-            connection.send_table()
+    def _table_changed(self) -> None:
+        if not self._table_due:
+            self._table_due = True
+            self.loop.call_soon(self.send_due_table)
+
+    def send_due_table(self) -> None:
+        """Tell every client what is served, once for all that has changed in a turn of the loop: hundreds may go."""
+        if self._table_due:
+            self._table_due = False
+            self._send_table(self.connections)
+
+    def _send_table(self, clients: Iterable["LaneServerConnection"]) -> None:
+        table = self.table()
+        for client in clients:
+            client.send(Kind.TABLE, 0, (table,), size=len(table))
 
     def _new_index(self) -> int:
         taken = {*(index for index, _ in self._rows.values()), *self._former}
@@ -178,17 +192,14 @@ class LaneServer:
 
     def table(self) -> bytes:
         """Return the table of models as the TABLE frame carries it; of two rows of one interface the last counts."""
-        rows: list[tuple[Any, ...]] = []
-        for index, (name, version) in self._former.items():
-            rows.append((index, name, version, "", *self._columns(self.models[index]), True))
-        for (name, version), (index, fault) in self._rows.items():
-            model = self.models.get(index)
-            rows.append((index, name, version, fault, *(self._columns(model) if model is not None else ())))
-        return orjson.dumps(rows)
+        former = [(index, *key, "", *self._columns(index), True) for index, key in self._former.items()]
+        rows = [(index, *key, fault, *self._columns(index)) for key, (index, fault) in self._rows.items()]
+        return orjson.dumps([*former, *rows])
 
-    def _columns(self, model: LaneModel) -> tuple[Any, ...]:
-        says = model.says_ready, model.gpus, model.interface
-        return (model.capacity, self.spill, model.sequence_idle_us, *says)
+    def _columns(self, index: int) -> tuple[Any, ...]:
+        if (model := self.models.get(index)) is None:
+            return ()
+        return model.capacity, self.spill, model.sequence_idle_us, model.says_ready, model.gpus, model.interface
 
     @property
     def inflight_count(self) -> int:
@@ -245,11 +256,6 @@ class LaneServerConnection(FrameProtocol):
         inflight, self.inflight = self.inflight, {}
         for call, entry in inflight.items():
             self._give_up(call, *entry)
-
-    def send_table(self) -> None:
-        """Send the table of models."""
-        table = self._server.table()
-        self.send(Kind.TABLE, 0, (table,), size=len(table))
 
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Take a client's frame; before a right HELLO nothing else is answered."""
@@ -332,7 +338,6 @@ class LaneServerConnection(FrameProtocol):
         if self._transport.get_extra_info("socket").family == socket.AF_UNIX:
             self.share()
         self._server.add_lane(self)
-        self.send_table()
 
     def _take_request(
         self, number: int, call: int, wire: int, json_length: int, body: Buffer, traced: bool = False
@@ -347,6 +352,7 @@ class LaneServerConnection(FrameProtocol):
             wire, flags = wire & ~COPY, COPIED
         model = self._server.models.get(number)
         if model is None:
+            self._server.send_due_table()  # by which the client knows where else to go
             self._refuse(call, Unavailable("the model has been unloaded"), GONE)
             return
         json_size = None if json_length == NO_JSON_LENGTH else json_length

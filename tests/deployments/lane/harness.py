@@ -164,6 +164,7 @@ class Lanes:
         self._count = count
         self._max_inflight = max_inflight
         self.counted = Totals()
+        self.news_count = 0
         self.replicas: list[Replica] = []
         self._folder = tempfile.TemporaryDirectory()
 
@@ -171,7 +172,7 @@ class Lanes:
         loop = asyncio.get_running_loop()
         refusals, self.meters = Refusals(self.counted), RequestMeters(self.counted)
         self.fleet = Fleet(
-            *(NODE, loop, lambda: None, refusals, self._max_inflight),
+            *(NODE, loop, self._changed, refusals, self._max_inflight),
             away_s=0.0,
             meters=self.meters,
             gone_s=self._gone_s,
@@ -190,6 +191,9 @@ class Lanes:
             await replica.server.drain(0.0)
         await asyncio.sleep(0)
         self._folder.cleanup()
+
+    def _changed(self) -> None:
+        self.news_count += 1
 
     @property
     def lanes_open(self) -> int:

@@ -334,6 +334,22 @@ async def test_a_model_withdrawn_or_added_is_known_at_once() -> None:
 
 
 @on_loop
+async def test_many_models_that_go_at_once_are_one_piece_of_news() -> None:
+    """Else the ingress, and what is under way, would wait for as many tables of as many rows."""
+    async with Lanes() as lanes:
+        server, model = lanes.replicas[0].server, lanes.replicas[0].model
+        names = [f"model_{number}" for number in range(100)]
+        for name in names:
+            server.set_model(name, 1, model)
+        await lanes.until(lambda: lanes.fleet.target(names[-1]) is not None)
+        before = lanes.news_count
+        for name in names:
+            server.set_model(name, 1, None)
+        await lanes.until(lambda: all(lanes.fleet.target(name) is None for name in names))
+        assert lanes.news_count == before + 1
+
+
+@on_loop
 async def test_a_replica_whose_models_come_and_go_for_ever_names_each_in_its_frames() -> None:
     async with Lanes() as lanes:
         model = lanes.replicas[0].model

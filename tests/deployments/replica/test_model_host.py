@@ -366,7 +366,9 @@ def test_reload_in_place_refuses_no_request(tmp_path: Path) -> None:
 
     async def check() -> None:
         async with Lanes() as lanes:
+            before = lanes.news_count
             host = await host_of(generations[1], changed=lanes.replicas[0].server.set_model)
+            await lanes.until(lambda: lanes.news_count > before)
             answers: list[float] = []
 
             async def client() -> None:
