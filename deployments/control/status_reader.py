@@ -33,6 +33,7 @@ _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
 _NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
+_ACTOR_DIED = "ActorDiedError("
 
 Row = list[Any]
 States = Mapping[str, Mapping[str, DeploymentState]]
@@ -370,6 +371,8 @@ def _reason(message: str) -> str:
         return reason.strip()
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = lines[-1] if lines else "the replica did not start"
+    if reason.startswith(_ACTOR_DIED):  # which is all that Serve says of it
+        return "its process died as it was loaded"
     # A worker that cannot open Ray's log files dies without a word of why.
     here = f"ip: {get_node_ip_address()}" in message
     if here and _WORKER_DIED in reason and (folder := _full_folder()):

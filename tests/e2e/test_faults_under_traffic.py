@@ -230,6 +230,8 @@ def test_a_load_fails(server: Server, repository: Path, config: str, code: str) 
         (repository / "doubles/config.pbtxt").write_text(f"{good}\n{config}")
         answer = server.post("/v2/repository/models/doubles/load")
         assert answer.status == 400 and answer.error.startswith("load failed for model 'doubles': "), answer.body
+        if "os.kill" in code:
+            assert "Internal: its process died as it was loaded;" in answer.error
         print(answer.error)
     (repository / "doubles/config.pbtxt").write_text(good)
     shutil.rmtree(repository / "doubles/2")

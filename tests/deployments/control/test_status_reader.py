@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
 from ray.serve._private import deployment_state
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
@@ -65,6 +66,11 @@ def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_p
 
     assert told(serves=True) == (READY, "its instances on CPU failed to load: no weights")
     assert told(serves=False) == (UNAVAILABLE, "no weights")
+
+
+def test_a_model_whose_process_dies_as_it_is_loaded_has_that_for_a_reason() -> None:
+    died = f"{UNHEALTHY} Error:\n{ActorDiedError()!r}"
+    assert status_reader._reason(died) == "its process died as it was loaded"
 
 
 def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
