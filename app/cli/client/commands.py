@@ -156,7 +156,11 @@ def unload(model: str, dependents: bool, server: RemoteServer, as_json: bool) ->
 
 def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, Any], as_json: bool) -> None:
     """Load or unload, and say what became of the model's versions."""
-    server.control(f"/v2/repository/models/{quoted(model)}/{verb}", parameters)
+    try:
+        server.control(f"/v2/repository/models/{quoted(model)}/{verb}", parameters)
+    except KeyboardInterrupt:
+        told = f"the server still {verb}s '{model}', for which nobody waits; `eagleray status` says what becomes of it"
+        raise click.ClickException(printable(told)) from None
     rows = _rows_of(server, model)
     if as_json:
         click.echo(json.dumps(rows))

@@ -274,6 +274,16 @@ def test_who_may_not_load_is_told_which_mode_lets_it(command: str) -> None:
     assert (done.exit_code, done.output) == (1, f"Error: {told}\n")
 
 
+@pytest.mark.parametrize("command", ["load", "unload"])
+def test_who_waits_no_longer_is_told_that_the_server_goes_on(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RemoteServer, "control", interrupted)
+    done = CliRunner().invoke(main, [command, "m"])
+    assert (done.exit_code, f"the server still {command}s 'm'" in done.output) == (1, True), done.output
+
+
 @pytest.mark.parametrize("command", ["top --once", "logs m"])
 def test_who_reads_what_a_closed_console_would_show_is_told_so(command: str) -> None:
     with something_else(404, b'{"error": "Not Found"}') as url:
