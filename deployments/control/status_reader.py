@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.util import get_node_ip_address
@@ -33,7 +33,11 @@ _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
 _NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
-_ACTOR_DIED = "ActorDiedError("
+_LOST: Final = {
+    "ActorDiedError(": "its process died as it was loaded",
+    "ActorUnavailableError(": "its process was not to be reached as it was loaded, as when its node dies",
+}
+"""What Serve says of a replica that was lost before it had started, and nothing more, and what we say."""
 
 Row = list[Any]
 States = Mapping[str, Mapping[str, DeploymentState]]
@@ -371,8 +375,9 @@ def _reason(message: str) -> str:
         return reason.strip()
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = lines[-1] if lines else "the replica did not start"
-    if reason.startswith(_ACTOR_DIED):  # which is all that Serve says of it
-        return "its process died as it was loaded"
+    for error, said in _LOST.items():
+        if reason.startswith(error):
+            return said
     # A worker that cannot open Ray's log files dies without a word of why.
     here = f"ip: {get_node_ip_address()}" in message
     if here and _WORKER_DIED in reason and (folder := _full_folder()):

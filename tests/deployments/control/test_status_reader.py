@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve._private import deployment_state
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
@@ -68,9 +68,19 @@ def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_p
     assert told(serves=False) == (UNAVAILABLE, "no weights")
 
 
-def test_a_model_whose_process_dies_as_it_is_loaded_has_that_for_a_reason() -> None:
-    died = f"{UNHEALTHY} Error:\n{ActorDiedError()!r}"
-    assert status_reader._reason(died) == "its process died as it was loaded"
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ActorDiedError(), "its process died as it was loaded"),
+        (
+            ActorUnavailableError("The actor is temporarily unavailable: RpcError", bytes(16)),
+            "its process was not to be reached as it was loaded, as when its node dies",
+        ),
+    ],
+    ids=["its process", "its node"],
+)
+def test_a_model_that_is_lost_as_it_is_loaded_has_a_sentence_for_a_reason(error: Exception, said: str) -> None:
+    assert status_reader._reason(f"{UNHEALTHY} Error:\n{error!r}") == said
 
 
 def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
