@@ -116,7 +116,11 @@ def _class_may_complete(node: ast.ClassDef) -> bool:
 
 def _complete_from_graph(config: ModelConfig, graph: OnnxGraph, default_max_batch_size: int) -> list[str]:
     warnings = []
-    tensors = (*graph.inputs, *graph.outputs)
+    fills_inputs = not config.input and not config.batch_input
+    fills_outputs = not config.output and not config.batch_output
+    filled = (*(graph.inputs if fills_inputs else ()), *(graph.outputs if fills_outputs else ()))
+    _check_types(filled, graph)
+    tensors = [tensor for tensor in (*graph.inputs, *graph.outputs) if tensor.is_carried]
     if all(tensor.dims and tensor.dims[0] == -1 for tensor in tensors) and tensors:
         if config.max_batch_size == 0 and default_max_batch_size > 0:
             config.max_batch_size = default_max_batch_size
@@ -132,19 +136,26 @@ def _complete_from_graph(config: ModelConfig, graph: OnnxGraph, default_max_batc
             "is specified"
         )
     batching = config.max_batch_size > 0
-    if not config.input and not config.batch_input:
+    if fills_inputs:
         config.input.extend(_tensors(ModelInput, graph.inputs, batching))
-    if not config.output and not config.batch_output:
+    if fills_outputs:
         config.output.extend(_tensors(ModelOutput, graph.outputs, batching))
     return warnings
+
+
+def _check_types(tensors: Iterable[GraphTensor], graph: OnnxGraph) -> None:
+    fix = "; convert the model with zipmap=False" if "ZipMap" in graph.operators else ""
+    for tensor in tensors:
+        if not tensor.is_carried:
+            raise CompletionError(
+                f"tensor '{tensor.name}' is of type {tensor.data_type}, which the protocol cannot carry{fix}"
+            )
 
 
 def _tensors(
     kind: type[ModelInput] | type[ModelOutput], tensors: Iterable[GraphTensor], batching: bool
 ) -> Iterable[ModelInput | ModelOutput]:
     for tensor in tensors:
-        if tensor.data_type == "TYPE_INVALID":
-            raise CompletionError(f"tensor '{tensor.name}' has a type that the protocol cannot carry")
         dims = tensor.dims[1:] if batching else tensor.dims
         filled = kind(name=tensor.name, data_type=DataType.Value(tensor.data_type), dims=dims or [1])
         if not dims and batching:

@@ -25,6 +25,29 @@ DATA_TYPES = {
     13: "TYPE_UINT64",
     16: "TYPE_BF16",
 }
+_OTHER_DATA_TYPES = {
+    14: "COMPLEX64",
+    15: "COMPLEX128",
+    17: "FLOAT8E4M3FN",
+    18: "FLOAT8E4M3FNUZ",
+    19: "FLOAT8E5M2",
+    20: "FLOAT8E5M2FNUZ",
+    21: "UINT4",
+    22: "INT4",
+    23: "FLOAT4E2M1",
+    24: "FLOAT8E8M0",
+    25: "UINT2",
+    26: "INT2",
+}
+_OTHER_TYPES = {
+    4: "ONNX_TYPE_SEQUENCE",
+    5: "ONNX_TYPE_MAP",
+    7: "ONNX_TYPE_OPAQUE",
+    8: "ONNX_TYPE_SPARSETENSOR",
+    9: "ONNX_TYPE_OPTIONAL",
+}
+"""What the protocol cannot carry, by its field of `TypeProto`."""
+_CARRIED = frozenset(DATA_TYPES.values())
 _MAX_DEPTH = 32
 _PAGE_BYTES = 1 << 15
 _CUT_OFF = "it was cut off while it was read"
@@ -36,15 +59,20 @@ class OnnxFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """An input or output: `data_type` is "TYPE_INVALID" for what the protocol cannot carry; symbolic dims are -1.
+    """An input or output: `data_type` is one of `DATA_TYPES`, or ONNX's name of what the protocol cannot carry.
 
-    `has_shape` is False where nothing is said of the shape, not even its rank.
+    Symbolic dims are -1. `has_shape` is False where nothing is said of the shape, not even its rank.
     """
 
     name: str
     data_type: str
     dims: tuple[int, ...]
     has_shape: bool = True
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether the protocol can carry its type."""
+        return self.data_type in _CARRIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +105,9 @@ def read_onnx_graph(path: str) -> OnnxGraph:
         OnnxFileError: it cannot be read, is cut off, is no ONNX model, or has external data outside its folder.
     """
     if os.path.isdir(path):
-        path = os.path.join(path, "model.onnx")
+        folder, path = path, os.path.join(path, "model.onnx")
+        if not os.path.exists(path):
+            raise OnnxFileError(f"folder '{os.path.basename(folder)}' has no file 'model.onnx'")
     try:
         with open(path, "rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -249,23 +279,25 @@ class _Reader:
         return name
 
     def _value_info(self, start: int, end: int) -> GraphTensor:
-        name, data_type = "", "TYPE_INVALID"
+        name, data_type = "", "UNDEFINED"
         dims: tuple[int, ...] | None = ()
         for number, value, field_end in self._messages(start, end):
             if number == 1:
                 name = self._text(value, field_end)
             elif number == 2:
                 for inner, inner_start, inner_end in self._messages(value, field_end):
-                    if inner == 1:  # tensor_type; sequences, maps and optionals have no place in the protocol
+                    if inner == 1:  # tensor_type
                         data_type, dims = self._tensor_type(inner_start, inner_end)
+                    else:
+                        data_type = _OTHER_TYPES.get(inner, data_type)
         return GraphTensor(name, data_type, dims or (), dims is not None)
 
     def _tensor_type(self, start: int, end: int) -> tuple[str, tuple[int, ...] | None]:
-        data_type = "TYPE_INVALID"
+        data_type = "UNDEFINED"
         dims: tuple[int, ...] | None = None
         for number, wire_type, _, value, field_end in walk(self._buffer, start, end):
             if number == 1 and wire_type == VARINT:
-                data_type = DATA_TYPES.get(value, "TYPE_INVALID")
+                data_type = DATA_TYPES.get(value) or _OTHER_DATA_TYPES.get(value, data_type)
             elif number == 2 and wire_type == LENGTH_DELIMITED:
                 dims = tuple(self._dim(at, to) for inner, at, to in self._messages(value, field_end) if inner == 1)
         return data_type, dims

@@ -11,10 +11,9 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from protocol.normalise import dims_text
 from protocol.signature import Signature
 from repository_loader.findings import Fault
-from repository_loader.onnx_graph import DATA_TYPES, GraphTensor, OnnxGraph
+from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 from repository_loader.tensor_validation import dims_agree
 
-_KNOWN_TYPES = frozenset(DATA_TYPES.values())
 _ONNX_NAMES = {"FP16": "FLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE", "BF16": "BFLOAT16"}
 
 
@@ -143,7 +142,7 @@ def _unexpected(path: str, kind: str, name: str, allowed: Sequence[str]) -> Faul
 def _check_tensor(
     config: ModelConfig, kind: str, path: str, tensor: ModelInput | ModelOutput, node: GraphTensor
 ) -> Iterator[Fault]:
-    if node.data_type not in _KNOWN_TYPES:
+    if not node.is_carried:
         yield Fault(
             path,
             f"unable to load model '{config.name}', unsupported datatype '{node.data_type}' for {kind} '{tensor.name}'",

@@ -107,8 +107,33 @@ def test_refuses_batches_of_a_model_with_a_fixed_first_dimension() -> None:
 
 
 def test_refuses_tensors_that_the_protocol_cannot_carry() -> None:
-    with pytest.raises(CompletionError, match="'X' has a type"):
-        complete(config('backend: "onnxruntime"'), graph({"X": (1,)}, {"Y": (1,)}, "TYPE_INVALID"), 4, NOBODY)
+    with pytest.raises(CompletionError, match="'X' is of type FLOAT8E5M2, which the protocol cannot carry"):
+        complete(config('backend: "onnxruntime"'), graph({"X": (1,)}, {"Y": (1,)}, "FLOAT8E5M2"), 4, NOBODY)
+
+
+CLASSIFIER = OnnxGraph(
+    (GraphTensor("X", "TYPE_FP32", (-1, 4)),),
+    (GraphTensor("label", "TYPE_INT64", (-1,)), GraphTensor("probability", "ONNX_TYPE_SEQUENCE", ())),
+    (),
+    (),
+    frozenset({"LinearClassifier", "ZipMap"}),
+)
+
+
+def test_says_that_an_output_is_a_sequence_rather_than_that_there_are_no_batches() -> None:
+    with pytest.raises(CompletionError) as caught:
+        complete(config('backend: "onnxruntime" max_batch_size: 8'), CLASSIFIER, 4, NOBODY)
+    assert str(caught.value) == (
+        "tensor 'probability' is of type ONNX_TYPE_SEQUENCE, which the protocol cannot carry; convert the model with "
+        "zipmap=False"
+    )
+
+
+def test_completes_inputs_beside_a_sequence_that_is_no_configured_output() -> None:
+    label = 'max_batch_size: 8 output { name: "label" data_type: TYPE_INT64 dims: 1 reshape { } }'
+    actual = config(f'backend: "onnxruntime" {label}')
+    complete(actual, CLASSIFIER, 4, NOBODY)
+    assert actual == config(f'backend: "onnxruntime" {label} dynamic_batching {{ }} {X}')
 
 
 def test_says_that_pytorch_is_not_completed() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from repository_loader.onnx_graph import GraphTensor, OnnxFileError, read_onnx_graph
 from tests.repository_loader.repositories import BATCHING_ONNX, onnx_bytes, onnx_model
@@ -34,12 +34,42 @@ def test_reads_inputs_and_outputs(tmp_path: Path) -> None:
         (TensorProto.BOOL, "TYPE_BOOL"),
         (TensorProto.FLOAT16, "TYPE_FP16"),
         (TensorProto.BFLOAT16, "TYPE_BF16"),
-        (TensorProto.COMPLEX64, "TYPE_INVALID"),
+        (TensorProto.COMPLEX64, "COMPLEX64"),
+        (TensorProto.FLOAT8E4M3FN, "FLOAT8E4M3FN"),
+        (TensorProto.INT4, "INT4"),
+        (99, "UNDEFINED"),
     ],
 )
 def test_translates_types(tmp_path: Path, onnx_type: int, data_type: str) -> None:
     (tmp_path / "model.onnx").write_bytes(onnx_bytes({"A": [1]}, {"B": [1]}, onnx_type))
     assert read_onnx_graph(str(tmp_path)).inputs[0].data_type == data_type
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [1])), "ONNX_TYPE_SEQUENCE"),
+        (
+            helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])),
+            "ONNX_TYPE_MAP",
+        ),
+        (helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [1])), "ONNX_TYPE_OPTIONAL"),
+        (helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [1]), "ONNX_TYPE_SPARSETENSOR"),
+    ],
+)
+def test_names_what_is_no_tensor(tmp_path: Path, value: TypeProto, name: str) -> None:
+    model = onnx_model({"A": [1]}, {"B": [1]})
+    model.graph.output.append(helper.make_value_info("C", value))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    output = read_onnx_graph(str(tmp_path)).outputs[1]
+    assert (output.data_type, output.is_carried) == (name, False)
+
+
+def test_tells_that_a_folder_has_no_model(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").mkdir()
+    (tmp_path / "model.onnx" / "decoder.onnx").write_bytes(BATCHING_ONNX)
+    with pytest.raises(OnnxFileError, match=r"folder 'model\.onnx' has no file 'model\.onnx'"):
+        read_onnx_graph(str(tmp_path / "model.onnx"))
 
 
 def test_leaves_out_initializers(tmp_path: Path) -> None:
