@@ -57,6 +57,13 @@ def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | Non
             f"'{shown}' is not TorchScript; pickled modules and state dicts are not loaded, save the model "
             "with torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'",
         )
+    elif backend == "pytorch" and file_path.endswith(".pt2") and _is_not_compiled(file_path):
+        shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
+        yield Fault(
+            field,
+            f"'{shown}' is a program that torch.export has saved; compile it with "
+            "torch._inductor.aoti_compile_and_package(program, package_path=path)",
+        )
     elif graph is not None:
         yield from check_signature(config, graph)
 
@@ -122,3 +129,11 @@ def _is_torch_archive(path: str) -> bool:
         return True
     with zipfile.ZipFile(path) as archive:
         return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _is_not_compiled(path: str) -> bool:
+    """Whether a `model.pt2` is an archive without AOTInductor's code."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return not any("data/aotinductor/" in entry for entry in archive.namelist())

@@ -21,6 +21,7 @@ _FILES: tuple[tuple[BackendTraits, ModelFile], ...] = tuple(
 _TELLING = tuple((backend, file) for backend, file in _FILES if backend.infers)
 _PLATFORM_ALIASES = {"libtorch": "pytorch_libtorch"}
 ENSEMBLE = "ensemble"
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def is_ensemble(config: ModelConfig) -> bool:
@@ -132,6 +133,19 @@ def inside(folder: str, name: str, model_name: str) -> str:
     if leaves_folder(name):
         raise ModelFileError(f"file name '{name}' of model '{model_name}' leaves the folder it belongs to")
     return os.path.normpath(os.path.join(folder, name))
+
+
+def check_content(file_path: str, model_path: str) -> None:
+    """Refuse a file that Git LFS has left in the place of a model.
+
+    Raises:
+        ModelFileError: with what to do.
+    """
+    if os.path.isfile(file_path):
+        with open(file_path, "rb") as file:
+            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                shown = shown_path(file_path, model_path)
+                raise ModelFileError(f"'{shown}' is a pointer of Git LFS and not the file itself; run: git lfs pull")
 
 
 def shown_path(file_path: str, model_path: str) -> str:

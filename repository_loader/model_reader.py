@@ -18,6 +18,7 @@ from repository_loader.loadability import check_backend, check_loadable, check_m
 from repository_loader.model_files import (
     ModelFileError,
     backend_needs_file,
+    check_content,
     default_file,
     exists_for_some_device,
     fill_backend,
@@ -260,6 +261,7 @@ class ModelReader:
             if backend_needs_file(config) and not exists_for_some_device(config, version_path):
                 group = config.instance_group[0].name if config.instance_group else ""
                 raise ModelFileError(f"unable to find '{path}' for model instance '{group or self._name}_0'")
+            check_content(path, self._path)
             if config.backend == "onnxruntime":
                 files = [inside(version_path, other, self._name) for other in config.cc_model_filenames.values()]
                 for file in filter(os.path.exists, (*files, path)):

@@ -4,13 +4,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
 from repository_loader.repository import load_repositories
 from repository_loader.snapshot import LoaderOptions
-from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, write
+from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, onnx_model, write
 
 STEP = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
 FLAT = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
+
+SEQUENCE = onnx_model({"X": ["n", 4]}, {})
+SEQUENCE.graph.output.append(helper.make_tensor_sequence_value_info("Z", TensorProto.FLOAT, None))
+SEQUENCE_ONNX = SEQUENCE.SerializeToString()
 
 REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
     "unknown backend": (
@@ -129,6 +134,23 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "'m/1/model.pt' is not TorchScript; pickled modules and state dicts are not loaded, save the model with "
         "torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'",
     ),
+    "pointer": (
+        {
+            "m/1/model.pt": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+            "m/config.pbtxt": FLAT,
+        },
+        "1:1",
+        "'m/1/model.pt' is a pointer of Git LFS and not the file itself; run: git lfs pull",
+    ),
+    "sequence": (
+        {
+            "m/1/model.onnx": SEQUENCE_ONNX,
+            "m/config.pbtxt": 'input { name: "X" data_type: TYPE_FP32 dims: [-1, 4] }\n'
+            'output { name: "Z" data_type: TYPE_FP32 dims: 4 }',
+        },
+        "2:1",
+        "unable to load model 'm', unsupported datatype 'ONNX_TYPE_SEQUENCE' for output 'Z'",
+    ),
     "no Python": (
         {"m/1/model.txt": b"", "m/config.pbtxt": f'backend: "python" {FLAT}\ndefault_model_filename: "model.txt"'},
         "2:1",
@@ -170,6 +192,27 @@ def test_torchscript_is_told_by_what_is_in_the_archive(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m/1/model.pt", "w") as archive:
         archive.writestr("archive/constants.pkl", b"")
     assert load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "failure"),
+    [
+        ("model/data/aotinductor/model/a.wrapper.so", None),
+        ("data/aotinductor/model/a.so", None),
+        (
+            "model/models/model.json",
+            "'m/1/model.pt2' is a program that torch.export has saved; compile it with "
+            "torch._inductor.aoti_compile_and_package(program, package_path=path)",
+        ),
+    ],
+)
+def test_a_package_is_told_from_a_program_by_what_is_in_the_archive(
+    tmp_path: Path, entry: str, failure: str | None
+) -> None:
+    write(tmp_path, {"m/1": None, "m/config.pbtxt": FLAT})
+    with zipfile.ZipFile(tmp_path / "m/1/model.pt2", "w") as archive:
+        archive.writestr(entry, b"")
+    assert load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure == failure
 
 
 def test_an_engine_is_loadable_where_there_is_a_gpu(tmp_path: Path) -> None:
