@@ -5,17 +5,19 @@ Source: Triton's AutoCompleteConfig of each backend, and core's UpdateModelConfi
 
 import ast
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
 from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 
-PythonCompleter = Callable[[ModelConfig, str, str, str], ModelConfig]
-"""Runs `auto_complete_config` of a Python model: (config, model path, version path, file path) -> completed config.
+ModelCompleter = Callable[[ModelConfig, str, str, str], ModelConfig]
+"""Asks a model in a process of its own: (config, model path, version path, file path) -> config.
 
-It raises any exception, whose text is the reason, when the model cannot be imported or returns something else.
+Of a Python model it is what `auto_complete_config` returns. Of an ONNX model it has nothing but `input` and `output`,
+the tensors of its graph with all their dims, as ONNX Runtime has worked them out. It raises any exception, whose text
+is the reason.
 """
 
 _MODEL_CLASS = "TritonPythonModel"
@@ -27,33 +29,44 @@ class CompletionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Completer:
-    """How the Python model of one version is asked; `run` is None where nobody can ask."""
+    """How the model of one version is asked; `run` is None where nobody can ask."""
 
-    run: PythonCompleter | None
+    run: ModelCompleter | None
     model_path: str
     version_path: str
     file_path: str
 
+    def ask(self, config: ModelConfig) -> ModelConfig:
+        """Return what `run` does of a copy of the configuration.
 
-def complete(config: ModelConfig, graph: OnnxGraph | None, default_max_batch_size: int, python: Completer) -> list[str]:
-    """Complete the configuration in place; returns warnings. `graph` is what is in an ONNX model's file.
+        Raises:
+            CompletionError: with the model's reason.
+        """
+        assert self.run is not None
+        given = ModelConfig.FromString(config.SerializeToString())
+        try:
+            return self.run(given, self.model_path, self.version_path, self.file_path)
+        except Exception as error:  # a model's code may raise anything
+            raise CompletionError(str(error) or type(error).__name__) from error
+
+
+def complete(
+    config: ModelConfig, graph: OnnxGraph | None, default_max_batch_size: int, completer: Completer
+) -> list[str]:
+    """Complete the configuration in place; returns warnings. `graph` is what is in an ONNX model's file, if that tells.
 
     Raises:
         CompletionError: with Triton's text where it has one.
     """
     incomplete = not (config.input or config.batch_input) or not (config.output or config.batch_output)
-    if config.backend == "onnxruntime" and graph is not None and incomplete:
-        return _complete_from_graph(config, graph, default_max_batch_size)
+    if config.backend == "onnxruntime" and incomplete:
+        graph = _with_shapes(config, graph, completer)
+        return [] if graph is None else _complete_from_graph(config, graph, default_max_batch_size)
     if traits_of(config).name == "pytorch" and incomplete:
         return [f"skipping model configuration auto-complete for '{config.name}': not supported for pytorch backend"]
-    is_python = traits_of(config).name == PYTHON and python.file_path  # a model that is also an ensemble has none
-    if is_python and python.run is not None and defines_auto_complete(python.file_path):
-        given = ModelConfig.FromString(config.SerializeToString())
-        try:
-            completed = python.run(given, python.model_path, python.version_path, python.file_path)
-        except Exception as error:  # a model's code may raise anything
-            raise CompletionError(str(error) or type(error).__name__) from error
-        merge_completed(config, completed)
+    is_python = traits_of(config).name == PYTHON and completer.file_path  # a model that is also an ensemble has none
+    if is_python and completer.run is not None and defines_auto_complete(completer.file_path):
+        merge_completed(config, completer.ask(config))
     return []
 
 
@@ -112,6 +125,34 @@ def _class_may_complete(node: ast.ClassDef) -> bool:
         isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name == "auto_complete_config"
         for inner in ast.walk(node)
     )
+
+
+def _with_shapes(config: ModelConfig, graph: OnnxGraph | None, completer: Completer) -> OnnxGraph | None:
+    """Return a graph of which ONNX Runtime has worked out what its file leaves open; None where nobody can ask.
+
+    Raises:
+        CompletionError: ONNX Runtime does not open the file, which alone tells what is in it.
+    """
+    if completer.run is None or (graph is not None and all(each.has_shape for each in (*graph.inputs, *graph.outputs))):
+        return graph
+    try:
+        asked = completer.ask(config)
+    except CompletionError:
+        if graph is None:
+            raise
+        return graph  # loading it gives the reason
+    inputs, outputs = (_graph_tensors(tensors) for tensors in (asked.input, asked.output))
+    if graph is None:
+        return OnnxGraph(tuple(inputs.values()), tuple(outputs.values()), (), ())
+    return replace(
+        graph,
+        inputs=tuple(each if each.has_shape else inputs.get(each.name, each) for each in graph.inputs),
+        outputs=tuple(each if each.has_shape else outputs.get(each.name, each) for each in graph.outputs),
+    )
+
+
+def _graph_tensors(tensors: Iterable[ModelInput | ModelOutput]) -> dict[str, GraphTensor]:
+    return {each.name: GraphTensor(each.name, DataType.Name(each.data_type), tuple(each.dims)) for each in tensors}
 
 
 def _complete_from_graph(config: ModelConfig, graph: OnnxGraph, default_max_batch_size: int) -> list[str]:

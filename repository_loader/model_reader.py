@@ -9,7 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.backend_traits import PYTHON_RUNTIME
 from repository_loader.checksum_agent import check_digests
-from repository_loader.completion import Completer, CompletionError, PythonCompleter, complete
+from repository_loader.completion import Completer, CompletionError, ModelCompleter, complete
 from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
 from repository_loader.field_check import ignored_fields
 from repository_loader.findings import Fault, Finding
@@ -27,7 +27,7 @@ from repository_loader.model_files import (
     leaves_folder,
 )
 from repository_loader.normalisation import normalise
-from repository_loader.onnx_graph import OnnxFileError, OnnxGraph, read_onnx_graph
+from repository_loader.onnx_graph import ORT_SUFFIX, OnnxFileError, OnnxGraph, read_onnx_graph
 from repository_loader.package import ModelPackage
 from repository_loader.parameters import ignored_parameters
 from repository_loader.python_based_backend import choose_python_based_backend
@@ -61,7 +61,7 @@ class ModelReader:
         self,
         model_path: str,
         options: LoaderOptions,
-        complete_python: PythonCompleter | None,
+        complete_model: ModelCompleter | None,
         override: ModelConfig | None,
         name: str,
     ) -> None:
@@ -69,7 +69,7 @@ class ModelReader:
         self._name = name
         self._is_called_otherwise = name != os.path.basename(model_path)
         self._options = options
-        self._complete_python = complete_python
+        self._complete_model = complete_model
         self._override = override
         self._findings: list[Finding] = []
         self._warned: set[Finding] = set()
@@ -220,9 +220,9 @@ class ModelReader:
         file_path, graph = ("", None) if is_ensemble(config) else self._model_file(text, config, version_path)
         options = self._options
         if not options.disable_auto_complete_config:
-            python = Completer(self._complete_python, self._path, version_path, file_path)
+            completer = Completer(self._complete_model, self._path, version_path, file_path)
             try:
-                warnings = complete(config, graph, self._default_max_batch_size(config), python)
+                warnings = complete(config, graph, self._default_max_batch_size(config), completer)
             except CompletionError as error:
                 self._fail(text, [Fault("", str(error))])
             for warning in warnings:
@@ -242,7 +242,10 @@ class ModelReader:
         return ModelPackage(self._name, number, config, self._path, version_path, file_path, settings, source, revision)
 
     def _model_file(self, text: ConfigText, config: ModelConfig, version_path: str) -> tuple[str, OnnxGraph | None]:
-        """Return the model file, and what is in it if it is ONNX; every ONNX file is read, as each may be loaded."""
+        """Return the model file, and what is in it if it is ONNX; every ONNX file is read, as each may be loaded.
+
+        What is in ONNX Runtime's own format, that alone can tell.
+        """
         graph = None
         try:
             shared = choose_python_based_backend(config, self._path, self._options.backend_directory)
@@ -265,7 +268,7 @@ class ModelReader:
             if config.backend == "onnxruntime":
                 files = [inside(version_path, other, self._name) for other in config.cc_model_filenames.values()]
                 for file in filter(os.path.exists, (*files, path)):
-                    graph = read_onnx_graph(file)
+                    graph = None if file.endswith(ORT_SUFFIX) else read_onnx_graph(file)
         except (ModelFileError, OnnxFileError) as error:
             self._fail(text, [Fault("default_model_filename", str(error))])
         return path, graph

@@ -47,6 +47,8 @@ _OTHER_TYPES = {
     9: "ONNX_TYPE_OPTIONAL",
 }
 """What the protocol cannot carry, by its field of `TypeProto`."""
+ORT_SUFFIX = ".ort"
+"""Of files in ONNX Runtime's own format, which it tells by this too."""
 _CARRIED = frozenset(DATA_TYPES.values())
 _MAX_DEPTH = 32
 _PAGE_BYTES = 1 << 15

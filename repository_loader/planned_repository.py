@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from repository_loader.cluster_facts import ClusterFacts
-from repository_loader.completion import PythonCompleter
+from repository_loader.completion import ModelCompleter
 from repository_loader.deployment_plan import Plan, PlanSettings
 from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
@@ -16,7 +16,7 @@ def read_and_plan(
     options: LoaderOptions,
     settings: PlanSettings,
     facts: ClusterFacts,
-    complete_python: PythonCompleter | None,
+    complete_model: ModelCompleter | None,
     only: Collection[str] | None = None,
     overrides: Mapping[str, Override] | None = None,
 ) -> tuple[Snapshot, Plan]:
@@ -28,5 +28,5 @@ def read_and_plan(
         RepositoryError: a path is no folder that can be listed.
     """
     options = replace(options, gpu_count=facts.num_gpus)
-    snapshot = load_repositories(repositories, options, complete_python, only, overrides)
+    snapshot = load_repositories(repositories, options, complete_model, only, overrides)
     return snapshot, make_plan(snapshot, settings, facts)

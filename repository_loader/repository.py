@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.completion import PythonCompleter
+from repository_loader.completion import ModelCompleter
 from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, steps_of
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
@@ -33,7 +33,7 @@ class RepositoryError(Exception):
 def load_repositories(
     paths: Sequence[str],
     options: LoaderOptions,
-    complete_python: PythonCompleter | None,
+    complete_model: ModelCompleter | None,
     only: Collection[str] | None = None,
     overrides: Mapping[str, Override] | None = None,
     unreadable: dict[str, str] | None = None,
@@ -43,7 +43,7 @@ def load_repositories(
     """Read every model of the repositories, or those named in `only` and the models their ensembles need.
 
     `overrides` replace a model's config.pbtxt, or all of its files. Blocking; models are read in up to
-    `MAX_PARALLEL_READS` threads, so `complete_python` must allow that. A model that cannot be loaded is in the snapshot
+    `MAX_PARALLEL_READS` threads, so `complete_model` must allow that. A model that cannot be loaded is in the snapshot
     with its `failure`. Models that share a name under `--model-namespacing` are known by their identifiers; `only` and
     `overrides` may name all of them by that name. Repositories that cannot be read are left out where `unreadable` is
     given, which takes the reasons. Beside `only`, the ensembles in `dependents` are read, and judged with those of
@@ -72,9 +72,7 @@ def load_repositories(
         if (reason := missing.get(folders[name][0])) is not None:
             model = _unread(f"{read_location(found.repositories[name]).shown}/{own_name}", own_name, reason)
         else:
-            model = _read(
-                own_name, [here.get(path, path) for path in folders[name]], options, complete_python, override
-            )
+            model = _read(own_name, [here.get(path, path) for path in folders[name]], options, complete_model, override)
         return found.placed(model, name) if options.namespacing else model
 
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
@@ -263,14 +261,14 @@ def _read(
     name: str,
     folders: Sequence[str],
     options: LoaderOptions,
-    complete_python: PythonCompleter | None,
+    complete_model: ModelCompleter | None,
     override: Override | None,
 ) -> RepositoryModel:
     if len(folders) > 1:
         findings = tuple(Finding("error", folder, 1, 1, DUPLICATE_REASON) for folder in folders)
         return RepositoryModel(name, folders[0], None, (), findings, DUPLICATE_REASON)
     config = None if override is None else override.config
-    return ModelReader(folders[0], options, complete_python, config, name).read()
+    return ModelReader(folders[0], options, complete_model, config, name).read()
 
 
 def _judged(model: RepositoryModel, verdict: EnsembleVerdict) -> RepositoryModel:

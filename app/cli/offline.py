@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from app.cli.no_model import NO_MODEL, absent
 from app.cli.printable import printable_lines
 from app.settings import Settings
-from deployments.backends.python.auto_complete import complete
+from deployments.backends.auto_complete import complete
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import ModelPlan, Plan
 from repository_loader.planned_repository import read_and_plan

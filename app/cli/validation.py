@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from app.cli.no_model import NO_MODEL, absent
 from app.cli.printable import printable, printable_lines
-from deployments.backends.python.auto_complete import complete
+from deployments.backends.auto_complete import complete
 from deployments.free_memory import free_memory_bytes
 from deployments.log.line_format import for_terminal
 from deployments.replica.hosted_model import HostedModel, packages_by_name

@@ -364,17 +364,22 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count:
     try:
         session = runtime.InferenceSession(path, options, asked, enable_fallback=0)
     except Exception as error:
-        raise ModelLoadError(_told(error, on_gpu=False).message) from error
+        raise load_error(error) from error
     given = session.get_providers()
     for (name, _), got in zip(asked, given, strict=False):
         if name != got:
             raise _unavailable(config.name, name, given)
-    for fault in check_signature(config, _graph(session)):
+    for fault in check_signature(config, graph_of(session)):
         raise ModelLoadError(fault.message)
     return session
 
 
-def _graph(session: Any) -> OnnxGraph:
+def load_error(error: Exception) -> ModelLoadError:
+    """Return why ONNX Runtime did not open a file, as Triton words it."""
+    return ModelLoadError(_told(error, on_gpu=False).message)
+
+
+def graph_of(session: Any) -> OnnxGraph:
     """Return the graph as ONNX Runtime sees it, which does not tell a scalar from a tensor without a shape.
 
     A type that the protocol cannot carry keeps its own name.

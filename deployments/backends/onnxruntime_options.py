@@ -1,7 +1,7 @@
 """ONNX Runtime's session options and execution providers, from a model's configuration."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psutil
@@ -59,13 +59,22 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
     if _DEVICE_ALLOCATOR in values:
         wanted = read_boolean(config.name, values, _DEVICE_ALLOCATOR, default=False)
         options.add_session_config_entry(_DEVICE_ALLOCATOR, "1" if wanted else "0")
-    for library in config.model_operations.op_library_filename:
-        beside_model = os.path.join(package.model_path, library)
+    register_libraries(options, config.model_operations.op_library_filename, package.model_path)
+    return options
+
+
+def register_libraries(options: Any, libraries: Iterable[str], model_path: str) -> None:
+    """Register custom operators, of libraries in the model's folder or where the system finds them.
+
+    Raises:
+        ModelLoadError: one cannot be loaded.
+    """
+    for library in libraries:
+        beside_model = os.path.join(model_path, library)
         try:
             options.register_custom_ops_library(beside_model if os.path.exists(beside_model) else library)
         except Exception as error:
             raise ModelLoadError(f"unable to load custom operator library '{library}': {error}") from error
-    return options
 
 
 def chooses_threads(package: ModelPackage) -> bool:

@@ -10,8 +10,8 @@ from ray import serve
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from deployments.backends.auto_complete import TIMEOUT_S, complete
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.python.auto_complete import TIMEOUT_S, complete
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.override_files import OverrideFiles

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from repository_loader.completion import (
     Completer,
     CompletionError,
-    PythonCompleter,
+    ModelCompleter,
     complete,
     defines_auto_complete,
     merge_completed,
@@ -136,6 +137,39 @@ def test_completes_inputs_beside_a_sequence_that_is_no_configured_output() -> No
     assert actual == config(f'backend: "onnxruntime" {label} dynamic_batching {{ }} {X}')
 
 
+SHAPELESS = replace(BATCHING, outputs=(GraphTensor("Y", "TYPE_FP32", (), has_shape=False),))
+WORKED_OUT = """input { name: "X" data_type: TYPE_FP32 dims: [-1, 4] }
+    output { name: "Y" data_type: TYPE_FP32 dims: [-1, 3] }"""
+
+
+@pytest.mark.parametrize("model", [SHAPELESS, None], ids=["shapes", "everything"])
+def test_onnx_runtime_tells_what_the_file_does_not(model: OnnxGraph | None) -> None:
+    actual = config('backend: "onnxruntime"')
+    asked = Completer(lambda *_: text_format.Parse(WORKED_OUT, ModelConfig()), "", "", "")
+    complete(actual, model, 8, asked)
+    expected = 'max_batch_size: 8 dynamic_batching { } output { name: "Y" data_type: TYPE_FP32 dims: 3 }'
+    assert actual == config(f'backend: "onnxruntime" {X} {expected}')
+
+
+def test_onnx_runtime_is_not_asked_where_the_file_tells_all() -> None:
+    def fail(*_: object) -> ModelConfig:
+        raise AssertionError
+
+    complete(config('backend: "onnxruntime"'), BATCHING, 4, Completer(fail, "", "", ""))
+
+
+def test_what_onnx_runtime_does_not_open_is_completed_from_its_file_if_that_tells() -> None:
+    def fail(*_: object) -> ModelConfig:
+        raise RuntimeError("not opened")
+
+    asked = Completer(fail, "", "", "")
+    actual = config('backend: "onnxruntime"')
+    complete(actual, SHAPELESS, 4, asked)
+    assert [list(tensor.dims) for tensor in (*actual.input, *actual.output)] == [[-1, 4], [1]]
+    with pytest.raises(CompletionError, match="not opened"):
+        complete(config('backend: "onnxruntime"'), None, 4, asked)
+
+
 def test_says_that_pytorch_is_not_completed() -> None:
     given = config('backend: "pytorch"')
     warning = "skipping model configuration auto-complete for 'm': not supported for pytorch backend"
@@ -168,7 +202,7 @@ def test_judges_python_models_by_their_source(tmp_path: Path, source: str, expec
     assert defines_auto_complete(str(path)) is expected
 
 
-def completer(tmp_path: Path, run: PythonCompleter) -> Completer:
+def completer(tmp_path: Path, run: ModelCompleter) -> Completer:
     path = tmp_path / "model.py"
     path.write_text(f"class TritonPythonModel:{METHOD}")
     return Completer(run, "model", "version", str(path))

@@ -215,6 +215,12 @@ def test_a_package_is_told_from_a_program_by_what_is_in_the_archive(
     assert load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure == failure
 
 
+def test_what_is_in_the_format_of_onnx_runtime_is_left_to_that(tmp_path: Path) -> None:
+    config = f'backend: "onnxruntime" default_model_filename: "model.ort" {FLAT}'
+    write(tmp_path, {"m/1/model.ort": b"\x20\0\0\0ORTM", "m/config.pbtxt": config})
+    assert load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure is None
+
+
 def test_an_engine_is_loadable_where_there_is_a_gpu(tmp_path: Path) -> None:
     write(tmp_path, {"m/1/model.plan": b"x", "m/config.pbtxt": TENSORS})
     assert load_repositories([str(tmp_path)], LoaderOptions(gpu_count=1), None).models["m"].failure is None

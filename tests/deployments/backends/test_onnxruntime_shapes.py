@@ -1,0 +1,70 @@
+"""What ONNX Runtime says of a file's tensors, asked in a process of its own."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from google.protobuf import text_format
+from onnx_models import CPU, load, package_of, run, write_model
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.backends.auto_complete import complete
+from deployments.backends.backend import ModelLoadError
+
+NODES = ["MatMul X,W Y", "ReduceSum Y Z keepdims=0"]
+WEIGHTS = {"W": np.ones((2, 3), np.float32)}
+COMPLETE = (
+    "max_batch_size: 4 input { name: 'X' data_type: TYPE_FP32 dims: 2 } "
+    "output { name: 'Y' data_type: TYPE_FP32 dims: 3 }"
+)
+
+
+def asked(path):
+    return complete(package_of(path, "").config, "", "", str(path))
+
+
+def expected(text):
+    return text_format.Parse(text, ModelConfig())
+
+
+def write_ort(tmp_path):
+    """Write a model in ONNX Runtime's own format."""
+    path = write_model(tmp_path / "model.onnx", NODES[:1], ["X:FLOAT:n,2"], ["Y:FLOAT:n,3"], WEIGHTS)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+    return tmp_path / "model.ort"
+
+
+def test_works_out_shapes_that_the_file_leaves_open(tmp_path):
+    path = write_model(tmp_path / "model.onnx", NODES, ["X:FLOAT:n,2"], ["Y:FLOAT:?", "Z:FLOAT:?"], WEIGHTS)
+    assert asked(path) == expected(
+        """input { name: "X" data_type: TYPE_FP32 dims: [-1, 2] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [-1, 3] } output { name: "Z" data_type: TYPE_FP32 }"""
+    )
+
+
+def test_reads_its_own_format(tmp_path):
+    assert asked(write_ort(tmp_path)) == expected(
+        """input { name: "X" data_type: TYPE_FP32 dims: [-1, 2] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [-1, 3] }"""
+    )
+
+
+def test_serves_its_own_format(tmp_path):
+    (instance, _) = load(write_ort(tmp_path), COMPLETE, CPU)
+    assert run(instance, {"X": np.float32([[1, 2]])})[0].outputs["Y"].tolist() == [[3, 3, 3]]
+
+
+def test_gives_the_reason_why_a_file_is_not_opened(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Relu nowhere Y"], ["X:FLOAT:n"], ["Y:FLOAT:?"])
+    with pytest.raises(ModelLoadError, match=r"onnx runtime error .*Node input 'nowhere' is not a graph input"):
+        asked(path)
+
+
+def test_needs_the_libraries_of_the_model(tmp_path):
+    path = write_model(tmp_path / "model.onnx", NODES, ["X:FLOAT:n,2"], ["Y:FLOAT:?"], WEIGHTS)
+    config = package_of(path, 'model_operations { op_library_filename: "none.so" }').config
+    with pytest.raises(ModelLoadError, match=r"unable to load custom operator library 'none\.so'"):
+        complete(config, str(tmp_path), "", path)
