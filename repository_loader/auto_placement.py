@@ -32,6 +32,8 @@ def place_automatically(
         return "isolated", f"asks for nodes with {overrides.needs}"
     if is_ensemble(config):
         return "packed", "an ensemble has no weights and no code"
+    if config.model_operations.op_library_filename:
+        return "isolated", "loads a library of operators"  # which may end its process
     heavy = file_bytes if overrides.memory_bytes is None else overrides.memory_bytes
     if heavy >= HEAVY_BYTES:
         return "isolated", f"takes {heavy / 2**20:.0f} MiB"

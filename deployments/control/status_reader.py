@@ -34,7 +34,7 @@ _REASON_MARK = "ModelLoadError: "
 _NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
 _LOST: Final = {
-    "ActorDiedError(": "its process died as it was loaded",
+    "ActorDiedError(": "its process died as it was loaded, as when native code crashes or memory runs out",
     "ActorUnavailableError(": "its process was not to be reached as it was loaded, as when its node dies",
 }
 """What Serve says of a replica that was lost before it had started, and nothing more, and what we say."""

@@ -231,7 +231,7 @@ def test_a_load_fails(server: Server, repository: Path, config: str, code: str) 
         answer = server.post("/v2/repository/models/doubles/load")
         assert answer.status == 400 and answer.error.startswith("load failed for model 'doubles': "), answer.body
         if "os.kill" in code:
-            assert "Internal: its process died as it was loaded;" in answer.error
+            assert "Internal: its process died as it was loaded, as when" in answer.error
         print(answer.error)
     (repository / "doubles/config.pbtxt").write_text(good)
     shutil.rmtree(repository / "doubles/2")

@@ -28,6 +28,7 @@ ray::ServeReplica:step:v1.initialize_and_get_metadata() (pid=1, ip=10.0.0.1)
   File "node_folder.py", line 51, in __init__
 OSError: [Errno 28] there are 4096 bytes free in /dev/shm
 """
+DIED = "A replica failed to start with exception. Retrying 2 more time(s). Error:\nActorDiedError()"
 
 
 def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index(tmp_path: Path) -> None:
@@ -47,6 +48,8 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
     assert told("UNHEALTHY", NO_ROOM) == (UNAVAILABLE, cause, True)
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, cause, True)
+    died = "its process died as it was loaded, as when native code crashes or memory runs out"
+    assert told("UNHEALTHY", DIED) == (UNAVAILABLE, f"{NO_REPLICA}, but the last one failed to start: {died}", True)
     assert told("UNHEALTHY", NO_ROOM.replace("4096", "8192")) == (UNAVAILABLE, cause.replace("4096", "8192"), True)
     assert told("HEALTHY", "") == (READY, "", False)
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
@@ -71,7 +74,7 @@ def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_p
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ActorDiedError(), "its process died as it was loaded"),
+        (ActorDiedError(), "its process died as it was loaded, as when native code crashes or memory runs out"),
         (
             ActorUnavailableError("The actor is temporarily unavailable: RpcError", bytes(16)),
             "its process was not to be reached as it was loaded, as when its node dies",
