@@ -376,7 +376,7 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count:
 
 def load_error(error: Exception) -> ModelLoadError:
     """Return why ONNX Runtime did not open a file, as Triton words it."""
-    return ModelLoadError(_told(error, on_gpu=False).message)
+    return ModelLoadError(_told(error, on_gpu=False).message.rstrip())
 
 
 def graph_of(session: Any) -> OnnxGraph:

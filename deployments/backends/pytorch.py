@@ -1,5 +1,6 @@
 """The PyTorch backend: TorchScript modules (`model.pt`) and AOTInductor packages (`model.pt2`)."""
 
+import importlib
 import logging
 import os
 import re
@@ -329,7 +330,7 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
             raise ModelLoadError(fault.message)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit as a whole
-            module = torch.jit.load(path, map_location=device)
+            module = _load_script(torch, package.name, path, device)
     except ModelLoadError:
         raise
     except Exception as error:
@@ -344,6 +345,27 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
     return _Module(module, arguments.place, torch_naming.positions(tuple(signature.outputs)))
+
+
+def _load_script(torch: Any, model: str, path: str, device: Any) -> Any:
+    """Load TorchScript, with the operators of torchvision where it has some: Triton's backend is linked to them.
+
+    Raises:
+        ModelLoadError: torchvision is not installed.
+    """
+    try:
+        return torch.jit.load(path, map_location=device)
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        raise ModelLoadError(
+            f"model '{model}' has operators of 'torchvision', which is not installed here; install it with: "
+            "pip install torchvision"
+        ) from None
+    return torch.jit.load(path, map_location=device)
 
 
 def _share_parameters(module: Any, first: Any) -> None:

@@ -1,6 +1,7 @@
 """What ONNX Runtime says of a file's tensors, asked in a process of its own."""
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from google.protobuf import text_format
@@ -61,6 +62,15 @@ def test_gives_the_reason_why_a_file_is_not_opened(tmp_path):
     path = write_model(tmp_path / "model.onnx", ["Relu nowhere Y"], ["X:FLOAT:n"], ["Y:FLOAT:?"])
     with pytest.raises(ModelLoadError, match=r"onnx runtime error .*Node input 'nowhere' is not a graph input"):
         asked(path)
+
+
+def test_a_reason_ends_with_its_words(tmp_path):
+    path = write_model(tmp_path / "model.onnx", NODES[:1], ["X:FLOAT:n,2"], ["Y:FLOAT:n,3"], WEIGHTS)
+    model = onnx.load(path)
+    model.ir_version = 99
+    onnx.save(model, path)
+    with pytest.raises(ModelLoadError, match=r"Unsupported model IR version: 99, max supported IR version: \d+\Z"):
+        load(path, COMPLETE, CPU)
 
 
 def test_needs_the_libraries_of_the_model(tmp_path):
