@@ -189,7 +189,8 @@ def _check_types(tensors: Iterable[GraphTensor], graph: OnnxGraph) -> None:
     for tensor in tensors:
         if not tensor.is_carried:
             raise CompletionError(
-                f"tensor '{tensor.name}' is of type {tensor.data_type}, which the protocol cannot carry{fix}"
+                f"tensor '{tensor.name}' is of type {tensor.data_type or 'UNDEFINED'}, which the protocol cannot "
+                f"carry{fix}"
             )
 
 

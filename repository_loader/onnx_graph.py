@@ -63,6 +63,7 @@ class OnnxFileError(Exception):
 class GraphTensor:
     """An input or output: `data_type` is one of `DATA_TYPES`, or ONNX's name of what the protocol cannot carry.
 
+    It is "" where nothing is said of it, as of an output that was added by its name alone: ONNX Runtime knows it then.
     Symbolic dims are -1. `has_shape` is False where nothing is said of the shape, not even its rank.
     """
 
@@ -281,7 +282,7 @@ class _Reader:
         return name
 
     def _value_info(self, start: int, end: int) -> GraphTensor:
-        name, data_type = "", "UNDEFINED"
+        name, data_type = "", ""
         dims: tuple[int, ...] | None = ()
         for number, value, field_end in self._messages(start, end):
             if number == 1:
@@ -292,14 +293,14 @@ class _Reader:
                         data_type, dims = self._tensor_type(inner_start, inner_end)
                     else:
                         data_type = _OTHER_TYPES.get(inner, data_type)
-        return GraphTensor(name, data_type, dims or (), dims is not None)
+        return GraphTensor(name, data_type, dims or (), has_shape=bool(data_type) and dims is not None)
 
     def _tensor_type(self, start: int, end: int) -> tuple[str, tuple[int, ...] | None]:
-        data_type = "UNDEFINED"
+        data_type = ""
         dims: tuple[int, ...] | None = None
         for number, wire_type, _, value, field_end in walk(self._buffer, start, end):
             if number == 1 and wire_type == VARINT:
-                data_type = DATA_TYPES.get(value) or _OTHER_DATA_TYPES.get(value, data_type)
+                data_type = DATA_TYPES.get(value) or _OTHER_DATA_TYPES.get(value, "UNDEFINED" if value else "")
             elif number == 2 and wire_type == LENGTH_DELIMITED:
                 dims = tuple(self._dim(at, to) for inner, at, to in self._messages(value, field_end) if inner == 1)
         return data_type, dims

@@ -127,7 +127,7 @@ def _check_mixture(config: ModelConfig, backend: Signature) -> Iterator[Fault]:
 
 
 def _datatype_fault(config: ModelConfig, kind: str, node: GraphTensor, configured: str) -> str | None:
-    if configured == node.data_type:
+    if node.data_type in ("", configured):
         return None
     return (
         f"unable to load model '{config.name}', configuration expects datatype {configured} for {kind} '{node.name}', "
@@ -142,6 +142,8 @@ def _unexpected(path: str, kind: str, name: str, allowed: Sequence[str]) -> Faul
 def _check_tensor(
     config: ModelConfig, kind: str, path: str, tensor: ModelInput | ModelOutput, node: GraphTensor
 ) -> Iterator[Fault]:
+    if not node.data_type:
+        return
     if not node.is_carried:
         yield Fault(
             path,

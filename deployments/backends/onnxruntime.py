@@ -25,13 +25,12 @@ from deployments.backends.onnxruntime_options import (
     session_options,
 )
 from deployments.backends.ragged import RaggedTensors
-from deployments.backends.row_batch import row_faults
+from deployments.backends.row_batch import row_faults, to_client_shape
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit
 from deployments.backends.sized_sessions import SizedSessions
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
-from protocol.normalise import client_shape
 from protocol.signature import Signature
 from repository_loader.filled_batches import batch_sizes, may_fill, model_file, weights_bytes
 from repository_loader.onnx_graph import GraphTensor, OnnxGraph
@@ -114,6 +113,7 @@ class OnnxModel:
         config = package.config
         signature = Signature.for_backend(config)
         session = _open(runtime, package, spec)
+        self._signature = signature
         self.on_gpu = spec.kind == "GPU"
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
@@ -269,7 +269,7 @@ class OnnxModel:
             array = _to_bytes(array)
         spec = self._reshaped.get(name)
         if spec is not None and spec.reshaped:
-            return array.reshape(client_shape(spec, self._batching, array.shape))
+            return to_client_shape(array, spec, self._signature)
         if spec is None or array.ndim or self._batching:
             return array
         return array.reshape((1,) * len(spec.dims))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, TypeProto, helper, numpy_helper
+from onnx import TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from repository_loader.onnx_graph import GraphTensor, OnnxFileError, read_onnx_graph
 from tests.repository_loader.repositories import BATCHING_ONNX, onnx_bytes, onnx_model
@@ -63,6 +63,13 @@ def test_names_what_is_no_tensor(tmp_path: Path, value: TypeProto, name: str) ->
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     output = read_onnx_graph(str(tmp_path)).outputs[1]
     assert (output.data_type, output.is_carried) == (name, False)
+
+
+def test_an_output_may_have_nothing_but_its_name(tmp_path: Path) -> None:
+    model = onnx_model({"A": [1]}, {"B": [1]})
+    model.graph.output.append(ValueInfoProto(name="C"))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    assert read_onnx_graph(str(tmp_path)).outputs[1] == GraphTensor("C", "", (), has_shape=False)
 
 
 def test_tells_that_a_folder_has_no_model(tmp_path: Path) -> None:

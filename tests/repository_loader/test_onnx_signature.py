@@ -111,3 +111,13 @@ def test_what_does_not_fit_is_refused(text: str, inputs: list[GraphTensor], reas
 def test_what_fits_is_taken(text: str, taken: GraphTensor) -> None:
     graph = OnnxGraph((fp32("X", 1), taken), (fp32("Y", 1), fp32("D", 1)), (), ())
     assert not list(check_signature(text_format.Parse(text, ModelConfig()), graph))
+
+
+def test_an_output_of_which_the_file_has_the_name_alone_is_left_to_onnx_runtime() -> None:
+    config = text_format.Parse(
+        'name: "m" input { name: "X" data_type: TYPE_FP32 dims: [-1, 1] } '
+        'output { name: "Y" data_type: TYPE_INT64 dims: [-1, 7] }',
+        ModelConfig(),
+    )
+    graph = OnnxGraph((fp32("X", 1),), (GraphTensor("Y", "", (), has_shape=False),), (), ())
+    assert list(check_signature(config, graph)) == []

@@ -145,6 +145,15 @@ def test_scalars_may_be_configured_with_several_dims_of_one(tmp_path):
     assert run(instance, request_of(rows=1, X=F([[3]])))[0].outputs["Y"].tolist() == [[6]]
 
 
+def test_an_output_that_no_reshape_fits_is_named(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], ["X:FLOAT:n,2"], ["Y:FLOAT:n"])
+    config = "max_batch_size: 8 " + io("X", "input", "FP32", "2") + io("Y", "output", "FP32", "1", "reshape { }")
+    (instance, _) = load(path, config)
+    with pytest.raises(Internal) as caught:
+        run(instance, {"X": F([[1, 2]])})
+    assert caught.value.message == ("model 'm' returned output 'Y' with shape [1, 2], which cannot be reshaped to [1]")
+
+
 def test_reshape_of_an_output_is_undone(tmp_path):
     path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:FLOAT:n,2,k"], ["Y:FLOAT:n,2,k"])
     reshape = "reshape { shape: [2, -1] }"

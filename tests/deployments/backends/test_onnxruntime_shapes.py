@@ -46,6 +46,14 @@ def test_works_out_shapes_that_the_file_leaves_open(tmp_path):
     )
 
 
+def test_works_out_what_an_output_is_that_was_added_by_its_name(tmp_path):
+    path = write_model(tmp_path / "model.onnx", NODES, ["X:FLOAT:n,2"], ["Z:FLOAT:"], WEIGHTS)
+    model = onnx.load(path)
+    model.graph.output.append(onnx.ValueInfoProto(name="Y"))
+    onnx.save(model, path)
+    assert asked(path).output[1] == expected("output { name: 'Y' data_type: TYPE_FP32 dims: [-1, 3] }").output[0]
+
+
 def test_reads_its_own_format(tmp_path):
     assert asked(write_ort(tmp_path)) == expected(
         """input { name: "X" data_type: TYPE_FP32 dims: [-1, 2] }
