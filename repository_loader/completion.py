@@ -133,12 +133,13 @@ def _with_shapes(config: ModelConfig, graph: OnnxGraph | None, completer: Comple
     Raises:
         CompletionError: ONNX Runtime does not open the file, which alone tells what is in it.
     """
-    if completer.run is None or (graph is not None and all(each.has_shape for each in (*graph.inputs, *graph.outputs))):
+    tensors = () if graph is None else (*graph.inputs, *graph.outputs)
+    if completer.run is None or (graph is not None and all(each.has_shape for each in tensors)):
         return graph
     try:
         asked = completer.ask(config)
     except CompletionError:
-        if graph is None:
+        if graph is None or not all(each.data_type for each in tensors):
             raise
         return graph  # loading it gives the reason
     inputs, outputs = (_graph_tensors(tensors) for tensors in (asked.input, asked.output))

@@ -166,8 +166,9 @@ def test_what_onnx_runtime_does_not_open_is_completed_from_its_file_if_that_tell
     actual = config('backend: "onnxruntime"')
     complete(actual, SHAPELESS, 4, asked)
     assert [list(tensor.dims) for tensor in (*actual.input, *actual.output)] == [[-1, 4], [1]]
-    with pytest.raises(CompletionError, match="not opened"):
-        complete(config('backend: "onnxruntime"'), None, 4, asked)
+    for silent in (None, replace(BATCHING, outputs=(GraphTensor("Y", "", (), has_shape=False),))):
+        with pytest.raises(CompletionError, match="not opened"):
+            complete(config('backend: "onnxruntime"'), silent, 4, asked)
 
 
 def test_says_that_pytorch_is_not_completed() -> None:
