@@ -191,7 +191,7 @@ def test_request_for_another_model_keeps_its_arguments():
         ({"flags": 1 << 32}, TypeError),
         ({"inputs": ["X"]}, TypeError),
         ({"preferred_memory": pb_utils.TRITONSERVER_MEMORY_GPU}, TypeError),
-        ({"trace": pb_utils.InferenceRequest.trace}, TypeError),
+        ({"trace": "a trace"}, TypeError),
         ({"correlation_id": None}, TritonModelException),
         ({"parameters": ["a"]}, TritonModelException),
         ({"parameters": {1: "a"}}, TritonModelException),
