@@ -28,6 +28,8 @@ class _Scaled:
 
     def decide(self, ongoing: float, sent_per_s: float, now_s: float, least: int) -> bool:
         """Take a load; returns whether another number of replicas shall run."""
+        # What was asked until now is seldom known to be starting; it is looked at before the next time.
+        least = max(least, min(self.count, 1)) if self.ongoing else least
         self.ongoing = ongoing
         wanted = max(least, self.rules.wanted(ongoing, sent_per_s, self.count))
         # Only what no later number exceeds can be the most of the time to come.

@@ -138,6 +138,21 @@ def test_what_is_tried_has_a_replica_and_its_delay_begins_when_that_ends(autosca
     assert idle(autoscaler, clock, 1) == [0]
 
 
+def test_a_first_replica_stays_where_who_asked_is_gone_and_there_is_no_delay(clock: Clock) -> None:
+    autoscaler = Autoscaler(clock)
+    autoscaler.follow([deployment(Autoscaling(0, 6, 4, downscale_delay_s=0))], {KEY: 0})
+    autoscaler.take("ingress", {"m/1": (1.0, 2.0)})
+    assert autoscaler.decide() == {KEY: 1}
+    clock.now_s += 2
+    assert autoscaler.decide() == {}
+    clock.now_s += 2
+    assert autoscaler.decide() == {} and autoscaler.unasked == {KEY}
+    clock.now_s += 0.5
+    assert autoscaler.decide({KEY}) == {}
+    clock.now_s += 0.5
+    assert autoscaler.decide() == {KEY: 0}
+
+
 def test_a_new_controller_goes_on_with_what_runs(clock: Clock) -> None:
     autoscaler = Autoscaler(clock)
     autoscaler.follow([deployment(Autoscaling(1, 6, 4, downscale_delay_s=10))], {KEY: 5})
