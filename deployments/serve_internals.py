@@ -48,6 +48,7 @@ _NOT_THERE: Final = (ReplicaState.STARTING, ReplicaState.STOPPING)
 
 _NAMESPACE: Final = b"eagleray"
 _UNSCHEDULED: Final = "s to be scheduled."
+_START_FAILED: Final = "failed to start"
 
 
 class DeploymentState(NamedTuple):
@@ -60,6 +61,11 @@ class DeploymentState(NamedTuple):
     def lacks_room(self) -> bool:
         """Whether replicas have found no node with what they need for a while; Serve says so after 30 s."""
         return _UNSCHEDULED in self.message
+
+    @property
+    def failed_to_start(self) -> bool:
+        """Whether a replica has failed to start; Serve says so until something else is to be said."""
+        return _START_FAILED in self.message
 
 
 def _key(app_name: str, deployment_name: str) -> str:

@@ -56,6 +56,8 @@ class Scaler:
         self._wake = asyncio.Event()
         self._served: set[Key] = set()
         """What may have no replica, and has one that has started."""
+        self._said_before: dict[Key, str] = {}
+        """What Serve said of what had no replica just before the first one was wanted."""
         self._untold: set[Key] = set()
         self._shown: set[Key] = set()
         self._loop = loop
@@ -70,6 +72,7 @@ class Scaler:
         for key in wanted | self._shown:
             self._row(key).wanted_count = self._autoscaler.count(key) or 0
         self._shown = wanted
+        self._said_before = {key: text for key, text in self._said_before.items() if key in wanted}
         self._wake.set()
 
     def count(self, app_name: str, deployment: str) -> int | None:
@@ -80,6 +83,15 @@ class Scaler:
         count = self._autoscaler.count(key)
         until_now, _ = self._scaling_down.get(key, (0, None))
         return None if count is None else max(count, until_now)
+
+    def fails_to_start(self, app_name: str, deployment: str, state: DeploymentState) -> bool:
+        """Whether a deployment, of which Serve says this, had no replica, and its first one has failed to start.
+
+        Serve starts others without end, calls it healthy, and tells of the failure even when one has started.
+        """
+        key = (app_name, deployment)
+        new = state.message != self._said_before.get(key, state.message)
+        return new and state.failed_to_start and bool(self._autoscaler.count(key))
 
     def deployed(self) -> None:
         """See for a while that Serve keeps to the numbers: what is deployed anew has one replica at least."""
@@ -106,6 +118,7 @@ class Scaler:
         decided = self._autoscaler.decide(await self._starting())
         self._untold |= decided.keys()
         fewer = {key: before for key, count in decided.items() if count < (before := self._row(key).wanted_count)}
+        await self._note_said({key for key in decided if not self._row(key).wanted_count})
         for key, count in decided.items():
             self._count(key, count)
         untold, self._untold = self._untold | await self._astray(), set()
@@ -131,7 +144,22 @@ class Scaler:
         except Exception as error:  # Serve's controller may be away
             logger.debug("Serve does not tell what starts: %s", error)
             return unknown
-        return {(app, name) for app, name in starting if _may_start(states.get(app, {}).get(name))}
+        return {key for key in starting if self._may_start(key, states.get(key[0], {}).get(key[1]))}
+
+    def _may_start(self, key: Key, state: DeploymentState | None) -> bool:
+        """Whether a replica is on its way: not one that fails, or for which there is no room."""
+        return state is None or not (state.status in _FAILED or state.lacks_room or self.fails_to_start(*key, state))
+
+    async def _note_said(self, woken: set[Key]) -> None:
+        """Take what Serve says of what is to have a first replica."""
+        if woken:
+            try:
+                states = await asyncio.to_thread(self._states)
+            except Exception as error:  # Serve's controller may be away
+                logger.debug("Serve does not tell what it said before: %s", error)
+                states = {}
+            said = {key: states.get(key[0], {}).get(key[1]) for key in woken}
+            self._said_before |= {key: state.message for key, state in said.items() if state is not None}
 
     async def _tell(self, key: Key) -> None:
         wanted = self._count_of(key)
@@ -177,8 +205,3 @@ class Scaler:
         else:
             row.down_count += 1
         row.wanted_count = count
-
-
-def _may_start(state: DeploymentState | None) -> bool:
-    """Whether a replica is on its way: not one that fails, or for which there is no room."""
-    return state is None or (state.status not in _FAILED and not state.lacks_room)

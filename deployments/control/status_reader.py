@@ -31,7 +31,6 @@ _UPDATING = "UPDATING"
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
-_NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
 _LOST: Final = {
     "ActorDiedError(": "its process died as it was loaded, as when native code crashes or memory runs out",
@@ -62,10 +61,19 @@ class StatusReader:
 
     Args:
         ingresses: returns the names of the ingresses that there are; blocks.
+        fails_to_start: whether a deployment, of which Serve says this, had no replica and gets none. Serve calls it
+            healthy.
     """
 
-    def __init__(self, ingresses: Callable[[], Collection[str]] = tuple) -> None:
+    def __init__(
+        self,
+        ingresses: Callable[[], Collection[str]] = tuple,
+        fails_to_start: Callable[[str, str, DeploymentState], bool] = lambda app, name, state: False,
+    ) -> None:
         self._ingresses = ingresses
+        self._fails_to_start = fails_to_start
+        self._overcome: dict[tuple[str, str], str] = {}
+        """What Serve said of deployments whose replicas have said that they serve."""
         self._started = time.monotonic()
         self._replaced: set[tuple[str, str]] = set()
         self._asked: set[tuple[str, str]] = set()
@@ -88,7 +96,7 @@ class StatusReader:
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
         """
-        applications = await asyncio.to_thread(application_states)
+        applications = self._judged(await asyncio.to_thread(application_states))
         described = await self._describe(table, desired, applications, taking_over=taking_over)
         waits = any(deployment is None for trial in desired.trials for deployment, _ in _parts(desired, trial))
         ingresses = await asyncio.to_thread(self._ingresses) if waits else ()
@@ -103,6 +111,16 @@ class StatusReader:
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)
         return [] if taking_over else self._verdicts(table, desired, applications, described, ingresses)
+
+    def _judged(self, applications: States) -> States:
+        def judged(app: str, name: str, state: DeploymentState) -> DeploymentState:
+            fails = self._overcome.get((app, name)) != state.message and self._fails_to_start(app, name, state)
+            return state._replace(status=_UNHEALTHY) if fails else state
+
+        return {
+            app: {name: judged(app, name, state) for name, state in deployments.items()}
+            for app, deployments in applications.items()
+        }
 
     def _take_states(
         self, table: ModelTable, desired: DesiredState, applications: States, described: Described
@@ -145,7 +163,7 @@ class StatusReader:
             table.fail(model, _reason(states["DEPLOY_FAILED"].message))
         elif states.keys() <= _FAILED:
             before = entry.reason if entry.replacing else ""
-            cause = next((_reason(state.message) for state in states.values() if _NOT_STARTED in state.message), "")
+            cause = next((_reason(state.message) for state in states.values() if state.failed_to_start), "")
             if cause or not before:
                 entry.lost_its_replicas(cause)
             if entry.reason != before:
@@ -182,10 +200,13 @@ class StatusReader:
                 asking[key] = self._ask(key, in_part=False, must_answer=not changing)
         self._asked.update(asking)
         found = await asyncio.gather(*asking.values())
-        return dict(zip(asking, found, strict=True))
+        described = dict(zip(asking, found, strict=True))
+        self._overcome |= {key: applications[key[0]][key[1]].message for key, rows in described.items() if rows}
+        return described
 
     async def _forget_all_but(self, wanted: Collection[tuple[str, str]]) -> None:
         self._replaced.intersection_update(wanted)
+        self._overcome = {key: text for key, text in self._overcome.items() if key in wanted}
         for key in self._asked.difference(wanted):
             self._asked.discard(key)
             await asyncio.to_thread(let_go_of, *key)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.service.health import Health
 from app.service.models import Models
 from app.service.routing import Routing
 from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, UNLOADING, Directory, VersionEntry
@@ -75,6 +76,28 @@ def test_a_request_goes_to_a_version_that_is_ready_before_it_waits_for_one_that_
         assert (sink.error, sink.responses) == (None, [b"waits"])
         assert served.routing.infer_target("echo").version == 2
         assert served.routing.infer_target("echo").ready
+
+    run(test)
+
+
+def test_a_version_that_had_no_replica_is_not_ready_while_none_starts_and_its_requests_wait() -> None:
+    async def test(served: Served) -> None:
+        served.lanes.fleet.set_sleepers({("echo", 1): 60.0}, lambda: None)
+        served.lanes.publish(served.lanes.replicas[0])
+        await served.lanes.until(lambda: served.lanes.lanes_open == 1)
+        served.lanes.replicas[0].die()
+        await served.lanes.until(lambda: served.lanes.lanes_open == 0)
+        health = Health(served.models, served.routing, strict_readiness=True)
+        del served.versions[2]
+        assert health.model_ready("echo", 1) and health.server_ready()
+        served.versions[1].lost_its_replicas("no weights")
+        assert not health.model_ready("echo", 1) and not health.model_ready("echo") and not health.server_ready()
+        sink = Sink()
+        served.routing.infer_target("echo").submit((b"waits",), None, sink)
+        served.lanes.publish(served.lanes.replicas[1])
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert (sink.error, sink.responses) == (None, [b"waits"])
+        assert health.model_ready("echo")
 
     run(test)
 

@@ -79,6 +79,9 @@ def test_an_error_ends_no_scaling_and_what_was_decided_is_told_then(caplog: pyte
     asyncio.run(scenario())
 
 
+FAILED = "A replica failed to start with exception. Retrying. Error: ray::ServeReplica (pid=2) no weights"
+
+
 class Starting:
     """A deployment of which no replica has started yet, as Serve tells of it."""
 
@@ -88,6 +91,10 @@ class Starting:
         self.asked = 0
         self.told: list[tuple[Key, int]] = []
         self.away = False
+        self.target = 1
+
+    def targets(self) -> dict[Key, int]:
+        return {KEY: self.target}
 
     def counts(self) -> dict[Key, int]:
         self.asked += 1
@@ -103,7 +110,7 @@ class Starting:
 
     async def scaled(self, served: Callable[[], None]) -> None:
         """Scale it to none where nobody asks, `served` after 1.5 s."""
-        scaler = Scaler(asyncio.get_running_loop(), Totals(), dict, self.set_target, self.counts, self.states)
+        scaler = Scaler(asyncio.get_running_loop(), Totals(), self.targets, self.set_target, self.counts, self.states)
         running = asyncio.create_task(scaler.run())
         await scaler.follow([deployment(Autoscaling(0, 6, target_ongoing_requests=4, downscale_delay_s=0.3))])
         await asyncio.sleep(1.5)
@@ -145,6 +152,44 @@ def test_what_cannot_start_is_scaled_to_none(state: DeploymentState) -> None:
         assert starting.told == [(KEY, 0)]
 
     asyncio.run(starting.scaled(served))
+
+
+@pytest.mark.parametrize("before", ["", FAILED.replace("pid=2", "pid=1")])
+def test_what_fails_to_start_again_and_again_is_known_and_scaled_to_none_when_nobody_asks(before: str) -> None:
+    async def scenario() -> None:
+        starting = Starting(DeploymentState("HEALTHY", before))
+        starting.target = 0
+        scaler = Scaler(
+            asyncio.get_running_loop(),
+            Totals(),
+            starting.targets,
+            starting.set_target,
+            starting.counts,
+            starting.states,
+        )
+        running = asyncio.create_task(scaler.run())
+        await scaler.follow([deployment(Autoscaling(0, 6, target_ongoing_requests=4, downscale_delay_s=0.3))])
+
+        def fails() -> bool:
+            assert starting.state is not None
+            return scaler.fails_to_start(*KEY, starting.state)
+
+        async with asyncio.timeout(20):
+            assert not fails()
+            scaler.take("ingress", {"m/1": (1.0, 1.0)})
+            while starting.told != [(KEY, 1)]:
+                await asyncio.sleep(0.01)
+            assert not fails()
+            await asyncio.sleep(4)  # the report is forgotten
+            assert not starting.told[1:]
+            starting.state = DeploymentState("HEALTHY", FAILED)
+            assert fails()
+            while starting.told != [(KEY, 1), (KEY, 0)]:
+                await asyncio.sleep(0.01)
+            assert not fails()
+        running.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_serve_is_asked_no_more_once_a_replica_has_started() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +54,37 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     assert told("UNHEALTHY", NO_ROOM.replace("4096", "8192")) == (UNAVAILABLE, cause.replace("4096", "8192"), True)
     assert told("HEALTHY", "") == (READY, "", False)
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
+
+
+def test_a_model_that_had_no_replica_has_the_reason_why_none_starts_in_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "step", "")
+    desired, table = Repository(tmp_path).read(), ModelTable()
+    table.replace(desired, {})
+    replicas: list[dict[str, Any]] = []
+
+    async def answers(asked: Any, until_s: float) -> list[Any]:
+        return replicas
+
+    monkeypatch.setattr(status_reader, "handle_of", lambda name, app: SimpleNamespace(broadcast=lambda method: None))
+    monkeypatch.setattr(status_reader, "answers_by", answers)
+
+    def told(status: str, message: str) -> tuple[str, str]:
+        states = {"step": {"v1": DeploymentState(status, message)}}
+        monkeypatch.setattr(status_reader, "application_states", lambda: states)
+        asyncio.run(reader.read(table, desired))
+        return table.models["step"].versions[1].state, table.models["step"].versions[1].reason
+
+    cause = f"{NO_REPLICA}, but the last one failed to start: OSError: [Errno 28] there are 4096 bytes free in /dev/shm"
+    fails, reader = False, StatusReader(fails_to_start=lambda app, name, state: fails)
+    assert told("HEALTHY", NO_ROOM) == (READY, "")
+    fails = True
+    assert told("HEALTHY", NO_ROOM) == (UNAVAILABLE, cause)
+    replicas.append({"models": [["step", 1, "", 0.0, ""]]})
+    assert told("HEALTHY", NO_ROOM) == (READY, "")
+    replicas.clear()  # one that is busy does not answer in time
+    assert told("HEALTHY", NO_ROOM) == (READY, "")
 
 
 def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_path: Path) -> None:

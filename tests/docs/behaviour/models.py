@@ -113,6 +113,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/control/test_without_replicas.py::test_a_replica_loads_to_its_end_though_who_waited_for_it_is_gone",
         "deployments/control/test_scaler.py::test_nothing_is_scaled_to_none_before_its_first_replica_has_started",
     ),
+    "As long as one after the other fails to start": (
+        "e2e/control/test_without_replicas.py::test_a_model_whose_replicas_fail_to_start_has_the_reason_and_is_tried_while_somebody_asks",
+        "app/service/test_routing.py::test_a_version_that_had_no_replica_is_not_ready_while_none_starts_and_its_requests_wait",
+        "deployments/control/test_scaler.py::test_what_fails_to_start_again_and_again_is_known_and_scaled_to_none_when_nobody_asks",
+    ),
     "`eagleray.accelerator_type` and `eagleray.node_labels` say": (
         CARD_PLAN + "test_needs_of_nodes_reach_the_deployments",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",

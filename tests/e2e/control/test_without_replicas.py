@@ -83,6 +83,41 @@ def test_a_reload_tries_a_model_that_has_no_replica(
     triton.unload_model("sleeps")
 
 
+def test_a_model_whose_replicas_fail_to_start_has_the_reason_and_is_tried_while_somebody_asks(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    sleeping(repository, "fails_awake")
+    triton.load_model("fails_awake")
+    wait_asleep(server, "fails_awake")
+    starts = repository.parent / "starts"
+    code = repository / "fails_awake" / "1" / "model.py"
+    right = code.read_text()
+    fails = f"open({str(starts)!r}, 'a').write('.'); raise ValueError('there is no weight')"
+    code.write_text(right.replace("while os.path", f"{fails}\n        while os.path"))
+
+    def state() -> tuple[str, bool, bool]:
+        state, reason = server.states("fails_awake")["1"]
+        return state, "there is no weight" in reason, triton.is_model_ready("fails_awake")
+
+    with ExitStack() as stack:
+        clients = send(stack, server, "fails_awake", 1)
+        wait_until(lambda: state() == ("UNAVAILABLE", True, False), "the reason", 30)
+        code.write_text(right)
+        assert tags(clients) == {1}
+    wait_until(lambda: state() == ("READY", False, True), "ready again", 30)
+    wait_asleep(server, "fails_awake")
+    code.write_text(right.replace("while os.path", f"{fails}\n        while os.path"))
+    with ExitStack() as stack:
+        send(stack, server, "fails_awake", 1)
+        wait_until(lambda: state() == ("UNAVAILABLE", True, False), "the reason", 30)
+    wait_until(lambda: state() == ("READY", False, True), "nobody asks", 30)
+    wait_asleep(server, "fails_awake")
+    count = starts.stat().st_size
+    time.sleep(LONGER_S)
+    assert starts.stat().st_size == count
+    triton.unload_model("fails_awake")
+
+
 def test_a_replica_loads_to_its_end_though_who_waited_for_it_is_gone(
     server: Server, repository: Path, triton: http_client.InferenceServerClient
 ) -> None:
