@@ -190,12 +190,21 @@ def _names_gpu(config: ModelConfig) -> bool:
     return any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group)
 
 
+def _shared_placement(config: ModelConfig) -> str:
+    """Return the placement that a model asks for in a process with others, "" where it asks for none such."""
+    key = f"{PREFIX}placement"
+    given = config.parameters[key].string_value.strip() if key in config.parameters else ""
+    return given if given in ("packed", "embedded") else ""
+
+
 def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
     """Return why a key has no effect, "" when it has one; `parameters { }` has no key, and says nothing."""
     if not key:
         return ""
+    name = key.removeprefix(PREFIX)
+    if name.startswith(SHORT) and name in OVERRIDES and (placement := _shared_placement(config)):
+        return f"only isolated models scale, and '{PREFIX}placement' is '{placement}'"
     if key.startswith(PREFIX):
-        name = key.removeprefix(PREFIX)
         if name == "execution_timeout_ms" and traits_of(config).name != PYTHON:
             return "only batches of Python models are ended"
         if name in OVERRIDES or (is_ensemble(config) and key.startswith((WHEN, DEFAULT))):

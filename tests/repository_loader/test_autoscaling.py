@@ -54,6 +54,21 @@ def test_parameters_are_read() -> None:
     assert read_overrides(config()).autoscaling is None
 
 
+@pytest.mark.parametrize("placement", ["packed", "embedded"])
+def test_what_shares_a_process_does_not_scale_which_is_said(placement: str) -> None:
+    given = config(placement=placement, autoscaling__min_replicas="0")
+    given.backend = "python"
+    given.parameters["autoscaling.max_replicas"].string_value = "3"
+    given.parameters["autoscaling.of_the_model"].string_value = "its own"
+    assert [fault.message for fault in ignored_parameters(given)] == [
+        f"parameter '{key}' of model 'm' has no effect: only isolated models scale, and 'eagleray.placement' is "
+        f"'{placement}'"
+        for key in ("autoscaling.max_replicas", "eagleray.autoscaling.min_replicas")
+    ]
+    given.parameters["eagleray.placement"].string_value = "isolated"
+    assert not list(ignored_parameters(given))
+
+
 def test_parameters_may_be_written_without_our_name_and_the_others_win() -> None:
     given = config(autoscaling__max_replicas="3", autoscaling__target_latency_ms="50")
     for key, value in {"autoscaling.min_replicas": "0", "autoscaling.max_replicas": "9"}.items():
