@@ -120,7 +120,11 @@ class ArbiterServer:
             self._accepts_from_s = time.monotonic() + ACCEPT_RETRY_S
             return
         connection.setblocking(False)
-        peer = _Peer(connection)
+        try:
+            peer = _Peer(connection)
+        except ProcessLookupError:
+            connection.close()
+            return
         self._selector.register(connection, selectors.EVENT_READ, peer)
         if peer.pidfd >= 0:
             self._selector.register(peer.pidfd, selectors.EVENT_READ, peer)
@@ -132,6 +136,8 @@ class ArbiterServer:
             data = b""
         *lines, peer.buffer = (peer.buffer + data).split(b"\n")
         for line in lines:
+            if peer.gone:  # it ended as it was answered: nothing would free what it says to hold
+                return
             self._take(peer, *orjson.loads(line))
         if not data or len(peer.buffer) > _MAX_BUFFER_BYTES:
             self._drop(peer)
@@ -210,12 +216,18 @@ class ArbiterServer:
 
 
 def watch_process(connection: socket.socket) -> int:
-    """Return a descriptor that is readable when the process at the other end has ended, -1 where there is none."""
+    """Return a descriptor that is readable when the process at the other end has ended, -1 where there is none.
+
+    Raises:
+        ProcessLookupError: it has ended already; a child that it forked may keep its end open.
+    """
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if pid <= 0:
         return -1
     try:
         return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
     except OSError:
         return -1
 

@@ -1,10 +1,13 @@
 """A process that holds resources of the node's rate limiter, for `test_node_rate_limiter.py`.
 
 Its arguments are the folder and the names of its instances, each of which needs one R. It reads lines `want <name>`
-and `done <name>`, and writes `ready`, `granted <name>` and, when it becomes the arbiter, `arbiter`.
+and `done <name>`, and writes `ready`, `granted <name>` and, when it becomes the arbiter, `arbiter`. At `fork <name>` it
+forks a child that does nothing, and writes `forked <pid>`.
 """
 
 import asyncio
+import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -37,6 +40,11 @@ async def main(folder: str, *names: str) -> None:
             while limiter._server is None:
                 await asyncio.sleep(0.01)
             say("arbiter")
+        elif command == "fork":
+            child = os.fork()
+            if not child:
+                signal.pause()
+            say("forked", str(child))
     limiter.close()
 
 

@@ -1,6 +1,9 @@
 """The rate limiter of a node with real processes, of which some are killed."""
 
 import asyncio
+import fcntl
+import os
+import signal
 import socket
 import threading
 import time
@@ -108,6 +111,28 @@ def test_what_is_held_stays_held_while_the_arbiter_changes(start: Callable[..., 
     assert second.silent()
     first.say(f"done {name}")
     second.hear(f"granted {other}")
+
+
+def test_nobody_waits_for_a_dead_arbiter_whose_child_keeps_its_socket(
+    start: Callable[..., Holder], tmp_path: Path
+) -> None:
+    """As between the moments in which another process takes the lock and in which it listens."""
+    arbiter, waiting = start("a"), start("b")
+    arbiter.say("fork x")
+    child = int(arbiter.answer().removeprefix("forked "))
+    waiting.process.send_signal(signal.SIGSTOP)
+    arbiter.kill()
+    (folder,) = tmp_path.glob("limit-*")
+    with (folder / "lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        waiting.process.send_signal(signal.SIGCONT)
+        waiting.say("want b")
+        time.sleep(0.2)
+        assert waiting.silent()
+    try:
+        waiting.hear("granted b")
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_an_instance_that_goes_on_keeps_its_share_of_the_turns(start: Callable[..., Holder], tmp_path: Path) -> None:
