@@ -32,6 +32,7 @@ import numpy as np
 
 from deployments.lane.arena import Arena, ArenaError, NoResourcesError, open_arena
 from deployments.lane.heartbeat import Heartbeat
+from deployments.lane.parent_sockets import keep_from_children
 from deployments.lane.traffic import LANE_TRAFFIC
 from protocol.body_memory import body_memory
 from protocol.errors import ServingError, unexpected
@@ -144,6 +145,7 @@ class FrameProtocol(asyncio.Protocol):
         """Keep the transport, and watch over a peer that may be on another node."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         sock = transport.get_extra_info("socket")
+        keep_from_children(sock.fileno())
         if sock.family != socket.AF_UNIX:
             self._heartbeat = Heartbeat(sock, self._loop, self.peer_silent)
 

@@ -18,6 +18,7 @@ from deployments.control.controller_options import CONTROLLER
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
+from deployments.lane.parent_sockets import keep_all_from_children
 from deployments.lane.server import LaneServer
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.departure import Departure
@@ -65,6 +66,7 @@ class ModelReplica:
         keep_freed_pages()
         wake_main_thread_less()
         leave_start_folder()
+        keep_all_from_children()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = options.strict
         self._max_batch_duration_s = options.max_batch_duration_s

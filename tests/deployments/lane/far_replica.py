@@ -1,9 +1,11 @@
 """A replica with one echo model that listens on TCP, in a process of its own; holds all requests but pings.
 
-Run as `python -m tests.deployments.lane.far_replica HOST`; prints its port.
+Run as `python -m tests.deployments.lane.far_replica HOST`; prints its port. It forks at FORK, and prints the child's pid.
 """
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 import tempfile
@@ -11,7 +13,7 @@ import tempfile
 from protocol.infer import InferRequest, InferResponse
 from tests.deployments.lane.harness import Replica
 
-PING = b"ping"
+PING, FORK = b"ping", b"fork"
 
 
 async def serve(host: str) -> None:
@@ -21,7 +23,12 @@ async def serve(host: str) -> None:
 
         def hold(request: InferRequest) -> None:
             model.held.append(request)
-            if bytes(request.parameters["body"]) == PING:  # type: ignore[index, arg-type]
+            body = bytes(request.parameters["body"])  # type: ignore[index, arg-type]
+            if body == FORK:
+                if not (child := os.fork()):
+                    signal.pause()
+                print(child, flush=True)
+            if body in (PING, FORK):
                 request.reply(model.held.pop(), InferResponse({}))
 
         model.submit_request = hold

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deployments.lane.address import ReplicaAddress
-from tests.deployments.lane.far_replica import PING
+from tests.deployments.lane.far_replica import FORK, PING
 from tests.deployments.lane.harness import Lanes, Sink
 from tests.serving import ROOT
 
@@ -185,3 +185,26 @@ def test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_t
         for process in (far, still):
             process.kill()
             process.wait(10)
+
+
+def test_requests_to_a_replica_that_is_killed_go_to_another_though_what_it_has_forked_lives_on() -> None:
+    async def run() -> None:
+        async with Farness("127.0.0.1", port) as fleet:
+            assert (await fleet.lanes.ask(FORK)).error is None
+            assert replica.stdout is not None
+            child = int(replica.stdout.readline())
+            try:
+                sinks = await fleet.send(3)
+                await fleet.publish_near(far=True)
+                replica.kill()
+                await ended(sinks)
+                assert [sink.responses for sink in sinks] == [[b"0"], [b"1"], [b"2"]]
+            finally:
+                os.kill(child, signal.SIGKILL)
+
+    replica, port = start_replica("127.0.0.1")
+    try:
+        asyncio.run(run())
+    finally:
+        replica.kill()
+        replica.wait(10)

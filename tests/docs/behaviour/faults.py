@@ -54,6 +54,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Others wait for each of them": (LONE + "test_others_wait_no_longer_than_they_must",),
     "One that never is alone in that time": (RETRY + "test_a_request_that_never_is_alone_kills_four",),
+    "A process that a Python model has forked, itself or through a library": (
+        "deployments/lane/test_cut_link.py::"
+        "test_requests_to_a_replica_that_is_killed_go_to_another_though_what_it_has_forked_lives_on",
+    ),
+    "It keeps no connection of the replica open": (
+        "deployments/lane/test_parent_sockets.py::"
+        "test_a_child_keeps_no_connection_open_that_was_there_before_it_may_be_forked_and_its_own_ones",
+    ),
     "A client that makes the object of its shared memory smaller": (
         "deployments/replica/test_guarded_mapping.py::test_the_process_goes_on_and_the_region_is_refused",
         "e2e/clients/test_clients.py::test_shared_memory_that_shrinks_while_it_is_used_ends_no_process",
