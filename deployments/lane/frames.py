@@ -32,7 +32,7 @@ import numpy as np
 
 from deployments.lane.arena import Arena, ArenaError, NoResourcesError, open_arena
 from deployments.lane.heartbeat import Heartbeat
-from deployments.lane.parent_sockets import keep_from_children
+from deployments.lane.parent_descriptors import keep_from_children
 from deployments.lane.traffic import LANE_TRAFFIC
 from protocol.body_memory import body_memory
 from protocol.errors import ServingError, unexpected

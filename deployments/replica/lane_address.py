@@ -12,7 +12,7 @@ from deployments.control.replica_directory import RunningReplica
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.death_mark import DeathMark
 from deployments.lane.owned_file import OwnedFile
-from deployments.lane.parent_sockets import keep_from_children
+from deployments.lane.parent_descriptors import keep_from_children
 
 _MAX_PARENT_BYTES: Final = 67
 """What is below takes up to 40 bytes of a socket's path, which has 107 at most (unix(7))."""

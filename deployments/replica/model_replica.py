@@ -18,7 +18,7 @@ from deployments.control.controller_options import CONTROLLER
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
-from deployments.lane.parent_sockets import keep_all_from_children
+from deployments.lane.parent_descriptors import keep_all_from_children
 from deployments.lane.server import LaneServer
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.departure import Departure

@@ -16,6 +16,7 @@ import orjson
 
 from deployments.backends.backend import ModelLoadError
 from deployments.core.rate_limit import Given, Needs
+from deployments.lane.parent_descriptors import keep_from_children
 from deployments.replica.arbiter_server import CLIENTS, SOCKET, ArbiterServer, needs_message, watch_process
 from deployments.replica.node_folder import hold
 
@@ -128,11 +129,16 @@ class NodeRateLimiter:
             self._connect()
 
     def _enter(self) -> None:
+        """Have a file that is held from when it has its name: a new arbiter takes one that is not for a dead one's."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._name = CLIENTS + secrets.token_hex(8)
-        descriptor = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        hold(descriptor)
+        token = secrets.token_hex(8)
+        unnamed = self._folder / f"new-{token}"
+        descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._descriptors.append(descriptor)
+        hold(descriptor)
+        keep_from_children(descriptor)
+        unnamed.rename(self._folder / f"{CLIENTS}{token}")
+        self._name = f"{CLIENTS}{token}"
 
     def _say(self, kind: str, key: str, *rest: object) -> None:
         if self._connection is not None:

@@ -19,6 +19,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core.rate_limit import Needs, Resource
 from deployments.replica import arbiter_server, node_rate_limiter
 from deployments.replica.arbiter_server import ArbiterServer
+from deployments.replica.node_folder import is_held
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from tests.line_process import TIMEOUT_S, LineProcess
 from tests.no_more_files import no_more_files
@@ -133,6 +134,41 @@ def test_nobody_waits_for_a_dead_arbiter_whose_child_keeps_its_socket(
         waiting.hear("granted b")
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_dead_holder_whose_child_lives_holds_up_no_new_arbiter(start: Callable[..., Holder]) -> None:
+    arbiter, holder, waiting = start("a"), start("b"), start("c")
+    holder.say("fork x")
+    child = int(holder.answer().removeprefix("forked "))
+    try:
+        holder.kill()
+        killed_s = time.monotonic()
+        arbiter.kill()
+        waiting.say("want c")
+        waiting.hear("granted c")
+        assert time.monotonic() - killed_s < arbiter_server.JOIN_TIMEOUT_S / 2
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_no_file_of_a_living_process_is_there_that_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new arbiter would remove it, and no later one wait for what its process holds."""
+    hold, seen = node_rate_limiter.hold, list[Path]()
+
+    def hold_and_look(descriptor: int) -> None:
+        seen.extend(tmp_path.glob(f"*/{arbiter_server.CLIENTS}*"))
+        hold(descriptor)
+
+    async def add() -> list[bool]:
+        limiter = NodeRateLimiter(tmp_path, (), asyncio.get_running_loop())
+        await limiter.add("a", Needs((Resource("R", 0, 1),), 1))
+        held = [is_held(path) for path in tmp_path.glob(f"*/{arbiter_server.CLIENTS}*")]
+        limiter.close()
+        return held
+
+    monkeypatch.setattr(node_rate_limiter, "hold", hold_and_look)
+    assert asyncio.run(add()) == [True]
+    assert not seen
 
 
 def test_an_instance_that_goes_on_keeps_its_share_of_the_turns(start: Callable[..., Holder], tmp_path: Path) -> None:

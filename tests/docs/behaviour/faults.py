@@ -59,7 +59,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_requests_to_a_replica_that_is_killed_go_to_another_though_what_it_has_forked_lives_on",
     ),
     "It keeps no connection of the replica open": (
-        "deployments/lane/test_parent_sockets.py::"
+        "deployments/lane/test_parent_descriptors.py::"
         "test_a_child_keeps_no_connection_open_that_was_there_before_it_may_be_forked_and_its_own_ones",
     ),
     "A client that makes the object of its shared memory smaller": (

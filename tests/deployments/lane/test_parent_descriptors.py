@@ -12,7 +12,7 @@ from tests.serving import ROOT
 
 FORKING = """
 import os, signal, socket, sys
-from deployments.lane.parent_sockets import keep_all_from_children
+from deployments.lane.parent_descriptors import keep_all_from_children
 
 address = ("127.0.0.1", int(sys.argv[1]))
 before = socket.create_connection(address)

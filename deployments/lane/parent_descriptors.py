@@ -1,4 +1,4 @@
-"""Sockets that what this process forks does not keep open: a connection would outlive the process at its end.
+"""What processes that this one forks do not keep open: a connection, or a lock on a file, would outlive this process.
 
 A Python model may fork, itself or through a library (`multiprocessing`, workers that load data). Its children have all
 that is open in the replica, and may live on when that is killed.
@@ -11,13 +11,13 @@ from typing import Final
 
 _FIRST: Final = 3
 """What is below is standard input, output and error."""
-_inodes: Final[dict[int, int]] = {}
+_files: Final[dict[int, tuple[int, int]]] = {}
 """What the descriptors were of: one of them may be of something else by now, which children keep."""
 
 
 def keep_from_children(descriptor: int) -> None:
-    """Have no child that is forked from now on keep a socket open."""
-    _inodes[descriptor] = os.fstat(descriptor).st_ino
+    """Have no child that is forked from now on keep a socket or file open."""
+    _files[descriptor] = _file_of(descriptor)
 
 
 def keep_all_from_children() -> None:
@@ -28,16 +28,21 @@ def keep_all_from_children() -> None:
                 keep_from_children(int(name))
 
 
+def _file_of(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
 def _leave_to_parent() -> None:
     """Have each descriptor be that of nothing: who closes it here once more is to close no other."""
     with contextlib.suppress(OSError):
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for descriptor, inode in _inodes.items():
+        for descriptor, file in _files.items():
             with contextlib.suppress(OSError):
-                if os.fstat(descriptor).st_ino == inode:
+                if _file_of(descriptor) == file:
                     os.dup2(nothing, descriptor, inheritable=False)
         os.close(nothing)
-    _inodes.clear()
+    _files.clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
