@@ -1,6 +1,5 @@
 """Counters in a file that is mapped into memory: others read them at any time, and they outlive their process."""
 
-import fcntl
 import logging
 import mmap
 import os
@@ -87,8 +86,6 @@ class CounterFile:
 
     def close(self) -> None:
         """Say that this process counts no more; the file stays, and so do the rows' mappings."""
-        # The mappings would hold the lock of a member file.
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         os.close(self.descriptor)
 
 

@@ -49,7 +49,9 @@ class NodeCounters:
             self._fold_dead()
             self._path = folder.path / f"member-{os.getpid()}-{secrets.token_hex(4)}"
             self._file = CounterFile(self._path)
-            hold(self._file.descriptor)
+            # Not by the file's own descriptor: what this process forks has its mappings, which would hold the lock.
+            self._member = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            hold(self._member)
 
     @property
     def folder(self) -> str:
@@ -201,6 +203,7 @@ class NodeCounters:
     def close(self) -> None:
         """Count no more; what was counted stays until the node's last process leaves."""
         self._file.close()
+        os.close(self._member)
         if self._speaker is not None:
             os.close(self._speaker)
             self._speaker = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from deployments.lane.owned_file import made_private
+from deployments.lane.parent_descriptors import keep_from_children
 
 _ROOT: Final = Path("/dev/shm")
 _LOCK: Final = "lock"
@@ -118,8 +119,9 @@ def _remove_if_abandoned(path: Path) -> None:
 
 
 def hold(descriptor: int) -> None:
-    """Lock an open member file until it is closed or this process ends."""
+    """Lock an open member file until it is closed or this process ends, whatever it has forked."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    keep_from_children(descriptor)
 
 
 def is_held(path: Path) -> bool:
@@ -143,6 +145,7 @@ def _lock(folder: Path, name: str, timeout_s: float = _LOCK_TIMEOUT_S) -> int:
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
+                keep_from_children(descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Somebody may have removed the folder after it was opened here.
                 if os.fstat(descriptor).st_ino == os.stat(path).st_ino:

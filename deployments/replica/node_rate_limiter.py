@@ -16,7 +16,6 @@ import orjson
 
 from deployments.backends.backend import ModelLoadError
 from deployments.core.rate_limit import Given, Needs
-from deployments.lane.parent_descriptors import keep_from_children
 from deployments.replica.arbiter_server import CLIENTS, SOCKET, ArbiterServer, needs_message, watch_process
 from deployments.replica.node_folder import hold
 
@@ -136,7 +135,6 @@ class NodeRateLimiter:
         descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._descriptors.append(descriptor)
         hold(descriptor)
-        keep_from_children(descriptor)
         unnamed.rename(self._folder / f"{CLIENTS}{token}")
         self._name = f"{CLIENTS}{token}"
 

@@ -23,7 +23,7 @@ from deployments.replica.node_folder import NodeFolder
 
 LABEL = Label(MODEL, "digits", 1)
 COUNTING = """
-import sys, time
+import os, signal, sys, time
 from pathlib import Path
 from deployments.core import row_forms
 from deployments.core.counter_file import CounterFile
@@ -34,6 +34,10 @@ from deployments.replica.node_folder import NodeFolder
 
 counts = NodeCounters(NodeFolder("node", Path(sys.argv[1]))).row(Label(MODEL, "digits", 1))
 counts.pending_count = 1
+if sys.argv[2:] == ["forks"]:
+    if not (child := os.fork()):
+        signal.pause()
+    print(child, flush=True)
 print("counting", flush=True)
 while True:
     counts.success_count += 1
@@ -87,6 +91,37 @@ def test_what_a_killed_process_counted_stays_to_the_last_one(tmp_path: Path, oth
     later = counters_of(tmp_path)
     assert len(list((tmp_path / f"eagleray-nodes-{os.getuid()}" / "node").glob("member-*"))) == 2
     assert counted(later).success_count == counted(counters).success_count == last.success_count
+
+
+def test_a_killed_process_has_no_requests_any_more_though_what_it_has_forked_lives_on(tmp_path: Path) -> None:
+    counters = counters_of(tmp_path)
+    command = [sys.executable, "-c", COUNTING, str(tmp_path), "forks"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        process.stdout.readline()
+        assert counted(counters).pending_count == 1
+        process.kill()
+        process.wait(10)
+        assert counted(counters).pending_count == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_a_child_that_is_forked_while_the_folder_is_locked_does_not_keep_it_locked(tmp_path: Path) -> None:
+    folder = NodeFolder("node", tmp_path)
+    with folder.locked():
+        if not (child := os.fork()):
+            signal.pause()
+    try:
+        deadline_s = time.monotonic() + 2
+        with folder.locked():
+            assert time.monotonic() < deadline_s
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_nothing_is_counted_twice_when_summing_up_is_cut_short(tmp_path: Path) -> None:
