@@ -44,6 +44,8 @@ _AT_REST: Final = (
     DeploymentStatus.DEPLOY_FAILED,
 )
 
+FAILED: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
+"""States of deployments whose replicas do not start, or no longer serve."""
 _NOT_THERE: Final = (ReplicaState.STARTING, ReplicaState.STOPPING)
 
 _NAMESPACE: Final = b"eagleray"

@@ -9,6 +9,7 @@ from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
 from deployments.control.scale_down import ScaleDown
 from deployments.core.counts import SCALING, Label, Rows, ScalingCounts
 from deployments.serve_internals import (
+    FAILED,
     DeploymentState,
     application_states,
     replica_counts,
@@ -21,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 _DOUBT_S: Final = 3.0
 """Longer than Serve takes to act on what was deployed."""
-_FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class Scaler:
@@ -148,7 +148,7 @@ class Scaler:
 
     def _may_start(self, key: Key, state: DeploymentState | None) -> bool:
         """Whether a replica is on its way: not one that fails, or for which there is no room."""
-        return state is None or not (state.status in _FAILED or state.lacks_room or self.fails_to_start(*key, state))
+        return state is None or not (state.status in FAILED or state.lacks_room or self.fails_to_start(*key, state))
 
     async def _note_said(self, woken: set[Key]) -> None:
         """Take what Serve says of what is to have a first replica."""

@@ -19,13 +19,12 @@ from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
-from deployments.serve_internals import DeploymentState, answers_by, application_states, handle_of, let_go_of
+from deployments.serve_internals import FAILED, DeploymentState, answers_by, application_states, handle_of, let_go_of
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
 
 logger = logging.getLogger(__name__)
 
 _HEALTHY = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
-_FAILED = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 _UNHEALTHY = "UNHEALTHY"
 _UPDATING = "UPDATING"
 _DESCRIBE_TIMEOUT_S = 2.0
@@ -161,7 +160,7 @@ class StatusReader:
                 self._take_failures(parts, entry)
         elif states.keys() <= {"DEPLOY_FAILED"}:
             table.fail(model, _reason(states["DEPLOY_FAILED"].message))
-        elif states.keys() <= _FAILED:
+        elif states.keys() <= FAILED:
             before = entry.reason if entry.replacing else ""
             cause = next((_reason(state.message) for state in states.values() if state.failed_to_start), "")
             if cause or not before:
@@ -192,7 +191,7 @@ class StatusReader:
                 continue
             # Serve says these of a deployment as a whole: some of its replicas may serve, or the last ones serve on.
             served = taking_over or _served_until_now(deployment, table)
-            if state.status == _UNHEALTHY or (state.status in _FAILED and served):
+            if state.status == _UNHEALTHY or (state.status in FAILED and served):
                 asking[key] = self._ask(key, in_part=True, must_answer=False)
             elif state.status == _UPDATING and taking_over:
                 asking[key] = self._ask(key, in_part=True, must_answer=True)
@@ -294,7 +293,7 @@ class StatusReader:
 
 def _without_failed(applications: States) -> States:
     return {
-        app: {name: state for name, state in deployments.items() if state.status not in _FAILED}
+        app: {name: state for name, state in deployments.items() if state.status not in FAILED}
         for app, deployments in applications.items()
     }
 
@@ -354,7 +353,7 @@ def _part(
     state = _state(deployment, applications)
     if state is None:
         return None
-    if state.status in _FAILED:
+    if state.status in FAILED:
         return _reason(state.message)
     replicas = described.get((deployment.app_name, deployment.name), [])
     found = [
