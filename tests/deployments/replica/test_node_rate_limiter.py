@@ -242,6 +242,21 @@ def test_an_arbiter_that_may_open_no_more_files_rests_until_it_can_accept(
     assert len(caplog.records) < 5
 
 
+def test_what_a_process_says_to_hold_is_free_where_it_ended_as_it_was_answered(tmp_path: Path) -> None:
+    arbiter = ArbiterServer(tmp_path, ())
+    address, needs = str(tmp_path / arbiter_server.SOCKET), b'[1,[["R",0,1]]]'
+    with socket.socket(socket.AF_UNIX) as gone, socket.socket(socket.AF_UNIX) as client:
+        gone.connect(address)
+        gone.shutdown(socket.SHUT_RD)
+        gone.sendall(b'["add","answered",%b,true,false]\n["add","held",%b,false,true]\n' % (needs, needs))
+        client.settimeout(5)
+        client.connect(address)
+        client.sendall(b'["add","a",%b,true,false]\n["want","a"]\n' % needs)
+        with client.makefile("rb") as lines:
+            assert [lines.readline(), lines.readline()] == [b'["added","a",""]\n', b'["grant","a"]\n']
+    arbiter.close()
+
+
 def test_an_instance_whose_arbiter_did_not_answer_in_time_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
