@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -75,12 +75,17 @@ class Overrides:
     traffic: Traffic = NO_TRAFFIC
 
 
+_NONE: Final = Overrides()
+
+
 def read_overrides(config: ModelConfig) -> Overrides:
     """Read the keys of `OVERRIDES`.
 
     Raises:
         OverrideError: a value is not what its key needs.
     """
+    if not config.parameters:
+        return _NONE
     placement: Placement | None = None
     given = _text(config, "placement")
     if given is not None:

@@ -12,7 +12,7 @@ from ray.serve.config import RequestRouterConfig
 from deployments.control.code_version import code_version
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.gpu_cards import card_resources
-from deployments.replica.hosted_model import HostedModel, Packages
+from deployments.replica.hosted_model import Packages
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.replica.replica_options import ReplicaOptions
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
@@ -133,7 +133,7 @@ def user_config(
     sizes = [max(1, model.package.config.max_batch_size) for model in plan.models] or [1]
     delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models] or [0]
     load = {
-        "models": [HostedModel.of(model, packages).to_dict() for model in plan.models],
+        "models": [packages.told(model) for model in plan.models],
         "watch": sorted(watch),
         "scaled": sorted(scaled),
         "traffic": {name: traffic[name].to_dict() for name in steps & traffic.keys()},

@@ -106,11 +106,12 @@ class ModelTable:
 
     def _take_models(self, desired: DesiredState) -> None:
         """Take the models and versions that there are, were, or could not be had, where they run, and their traffic."""
+        on_trial = desired.on_trial
         for name, found in desired.snapshot.models.items():
             reason = found.failure or desired.plan.unplaced.get(name, "")
             versions = {package.version: VersionEntry(UNAVAILABLE, reason) for package in found.packages if reason}
-            tried = desired.on_trial.get(name)
-            shown = found if tried is None or tried.model is None else tried.model
+            before = on_trial.get(name)
+            shown = found if before is None or before.model is None else before.model
             self.models[name] = self._entry(shown, reason, versions)
         for deployment in desired.plan.deployments:
             for model in filter(self.shows, deployment.models):

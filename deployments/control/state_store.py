@@ -1,5 +1,6 @@
 """Where desired state is kept while no controller lives: Ray's own tables."""
 
+import copyreg
 import hashlib
 import io
 import logging
@@ -23,22 +24,24 @@ _LENGTH: Final = struct.Struct("<Q")
 _DIGEST: Final = hashlib.sha256().digest_size
 
 
-class _Pickler(pickle.Pickler):
-    """Knows configurations, whose class pickle cannot find."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Write a configuration as protobuf does."""
-        return (_config, (value.SerializeToString(),)) if isinstance(value, ModelConfig) else NotImplemented
-
-
 def _config(data: bytes) -> ModelConfig:
     return ModelConfig.FromString(data)
+
+
+def _reduced(config: ModelConfig) -> tuple[Any, ...]:
+    return _config, (config.SerializeToString(),)
+
+
+_DISPATCH_TABLE: Final = {**copyreg.dispatch_table, ModelConfig: _reduced}
+"""Has configurations, whose class pickle cannot find, written as protobuf does."""
 
 
 def to_bytes(desired: DesiredState) -> bytes:
     """Return a state as `pickle.loads` reads it."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(desired)
+    pickler = pickle.Pickler(buffer)
+    pickler.dispatch_table = _DISPATCH_TABLE
+    pickler.dump(desired)
     return buffer.getvalue()
 
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -165,21 +166,38 @@ def release(held: Sequence[int]) -> None:
 class Packages(dict[str, ModelPackage]):
     """Every model of a plan, the highest version of each; `mixed` are those whose versions are not asked alike."""
 
-    mixed: Set[str] = frozenset()
+    def __init__(
+        self, packages: Mapping[str, ModelPackage] = MappingProxyType({}), mixed: Set[str] = frozenset()
+    ) -> None:
+        super().__init__(packages)
+        self.mixed = mixed
+        self._told: dict[int, tuple[ModelPlan, dict[str, Any]]] = {}
+
+    def told(self, model: ModelPlan) -> dict[str, Any]:
+        """Return what a process is told that hosts a model of the plan, which is not to be changed."""
+        known = self._told.get(id(model))
+        if known is None:
+            known = self._told[id(model)] = (model, HostedModel.of(model, self).to_dict())
+        return known[1]
+
+    def take_told(self, former: "Packages", plan: Plan) -> None:
+        """Take what is told of those models that an earlier plan had too; of ensembles it follows from their steps."""
+        stay = [model for model in plan.models if id(model) in former._told and not model.dependencies]
+        self._told.update({id(model): former._told[id(model)] for model in stay})
 
 
 def packages_by_name(plan: Plan) -> Packages:
     """Return the models of a plan; of one that leaves its place, what will be."""
     ordered = sorted(plan.models, key=lambda model: (model.version, not model.leaving))
-    packages = Packages({model.name: model.package for model in ordered})
+    packages = {model.name: model.package for model in ordered}
     others = [model for model in ordered if model.version != packages[model.name].version and not model.leaving]
-    packages.mixed = {
+    mixed = {
         other.name
         for other in others
         if Signature.from_config(other.package.config).interface
         != Signature.from_config(packages[other.name].config).interface
     }
-    return packages
+    return Packages(packages, mixed)
 
 
 def _label_files(

@@ -9,7 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.backends.backend import ModelLoadError
 from deployments.replica.hosted_model import HostedModel, Packages, packages_by_name
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
-from repository_loader.deployment_plan import ModelPlan, PlanSettings
+from repository_loader.deployment_plan import ModelPlan, Plan, PlanSettings
 from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
 from repository_loader.snapshot import LoaderOptions
@@ -29,7 +29,7 @@ ensemble_scheduling { step { model_name: "%s" model_version: -1
 
 
 @pytest.fixture
-def hosted(tmp_path: Path) -> dict[str, HostedModel]:
+def plan(tmp_path: Path) -> Plan:
     files = {
         "classifier/config.pbtxt": CLASSIFIER,
         "classifier/labels.txt": "cat\ndog\n",
@@ -43,7 +43,11 @@ def hosted(tmp_path: Path) -> dict[str, HostedModel]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
-    plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
+    return make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
+
+
+@pytest.fixture
+def hosted(plan: Plan) -> dict[str, HostedModel]:
     packages = packages_by_name(plan)
     return {model.name: HostedModel.of(model, packages) for model in plan.deployments[0].models}
 
@@ -131,3 +135,25 @@ def test_a_model_is_loaded_anew_for_what_it_is_and_not_for_how_many_there_are(
     changed = replace(model, package=replace(model.package, config=config))
     assert (changed.to_dict()["digest"] == model.to_dict()["digest"]) is same
     assert changed.package.runs_as(model.package) is same
+
+
+def test_what_is_told_of_a_model_is_made_once_but_for_ensembles_which_follow_their_steps(plan: Plan) -> None:
+    former = packages_by_name(plan)
+    told = {model.name: former.told(model) for model in plan.models}
+    assert told == {model.name: HostedModel.of(model, former).to_dict() for model in plan.models}
+    classifier, inner, _ = plan.models
+    assert former.told(classifier) is told["classifier"]
+    again = packages_by_name(plan)
+    again.take_told(former, plan)
+    assert again.told(classifier) is told["classifier"]
+
+    config = ModelConfig()
+    config.CopyFrom(classifier.package.config)
+    config.parameters["threshold"].string_value = "3"
+    changed = replace(classifier, package=replace(classifier.package, config=config))
+    deployment = replace(plan.deployments[0], models=(changed, *plan.models[1:]))
+    later = replace(plan, deployments=(deployment,))
+    after = packages_by_name(later)
+    after.take_told(former, later)
+    for model in (changed, inner):
+        assert after.told(model) == HostedModel.of(model, after).to_dict() != told[model.name]
