@@ -105,9 +105,9 @@ class DesiredState:
             model = served.get(name, planned)
             if not model.packages:  # whose configuration may be why
                 continue
-            given = self.given_traffic.get(name)
-            if given is None and model.config is not None and IN_PLACE_PARAMETERS & model.config.parameters.keys():
-                given = read_overrides(model.config).traffic
+            config, given = model.config, self.given_traffic.get(name)
+            if given is None and config is not None and not IN_PLACE_PARAMETERS.isdisjoint(config.parameters):
+                given = read_overrides(config).traffic
             if given and (traffic := given.among({package.version for package in model.packages})):
                 found[name] = traffic
         return found
@@ -323,11 +323,15 @@ def with_dependents(desired: DesiredState, name: str) -> set[str]:
     return going
 
 
-def committed(options: ControllerOptions, desired: DesiredState, trial: Trial) -> DesiredState:
-    """End a trial whose models are all ready, or need the room of what ran in their place before: that goes."""
-    trials = tuple(other for other in desired.trials if other is not trial)
-    desired = replace(desired, trials=trials, plan=without_former(desired.plan, trial.before))
-    return _resolved(replace(desired, plan=_tidy(options, desired, desired.snapshot)), trial.command, "")
+def committed(options: ControllerOptions, desired: DesiredState, *ended: Trial) -> DesiredState:
+    """End trials whose models are all ready, or need the room of what ran in their place before: that goes."""
+    trials = tuple(trial for trial in desired.trials if not any(trial is each for each in ended))
+    ready = [name for trial in ended for name in trial.before]
+    desired = replace(desired, trials=trials, plan=without_former(desired.plan, ready))
+    desired = replace(desired, plan=_tidy(options, desired, desired.snapshot))
+    for trial in ended:
+        desired = _resolved(desired, trial.command, "")
+    return desired
 
 
 def reverted(

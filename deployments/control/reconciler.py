@@ -26,14 +26,18 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
+_GATHER_S: Final = 2.0
+"""For how long at most loads of packed models are gathered while their replicas take others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Deployed:
-    """The deployments of an application, as they were deployed last."""
+    """The deployments of an application, as they were deployed last, when, and whether packed models load since."""
 
     plans: tuple[DeploymentPlan, ...]
     options: list[dict[str, Any]]
+    since_s: float
+    loads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Reconciler:
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
+        self._packages = Packages()
         self._needed: dict[str, _Needed] = {}
         """What may still be asked, by the step's application."""
         self._refused: frozenset[str] = frozenset()
@@ -95,6 +100,10 @@ class Reconciler:
         """Deployments whose replicas may take as long as a batch when Serve ends them."""
         self._unfinished = False
         """Whether the last turn has failed in the middle."""
+        self._told_s: Mapping[str, float] = {}
+        """When replicas of packed models have said what they have loaded, by application."""
+        self._gathered: set[str] = set()
+        """Applications that were not deployed again, as their replicas have not said so since."""
 
     def look(self, desired: DesiredState) -> tuple[bool, dict[str, str]]:
         """Return whether anything of this owner runs, and why applications could not be deployed, by name."""
@@ -123,9 +132,12 @@ class Reconciler:
         self._deployed = {app: self._deployed[app] for app in kept}
         self._former = {app for app in self._former if app in owners and self._is_own(app, owners)}
         packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
+        packages.take_told(self._packages, desired.plan)
+        self._packages = packages
         refused = self._refusals(desired, owners)
         targets: list[serve.RunTarget] = []
         wanted: dict[str, _Deployed] = {}
+        now_s, self._gathered = time.monotonic(), set()
         self._note_needed(desired.plan)
         self._leaving = self._still_leaving(desired)
         groups: dict[str, list[DeploymentPlan]] = {}
@@ -133,6 +145,9 @@ class Reconciler:
             groups.setdefault(plan.app_name, []).append(plan)
         for app, group in groups.items():
             if app in refused:
+                continue
+            if self._gathers_until_s(app) > now_s:
+                self._gathered.add(app)
                 continue
             options = [
                 leaving.options
@@ -148,7 +163,8 @@ class Reconciler:
             if leaves and app in owners and app not in self._deployed:
                 self._former.add(app)
                 continue
-            wanted[app] = _Deployed(tuple(group), options)
+            packed = {model.name for model in models if model.placement == "packed"}
+            wanted[app] = _Deployed(tuple(group), options, now_s, not packed.isdisjoint(desired.on_trial))
             application = group_application(options, group, self._options, self._count)
             scaled = any(plan.autoscaling is not None for plan in group)
             targets.append(serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled))
@@ -170,6 +186,21 @@ class Reconciler:
     ) -> dict[str, Any]:
         slow_end = (plan.app_name, plan.name) in self._end_slowly
         return deployment_options(plan, packages, self._options, places, self._owner, traffic, slow_end=slow_end)
+
+    def replicas_told(self, apps: Collection[str]) -> None:
+        """Note that the replicas of packed models have said what they have loaded, and that Serve changes none."""
+        self._told_s = {**self._told_s, **dict.fromkeys(apps, time.monotonic())}
+
+    def _gathers_until_s(self, app: str) -> float:
+        """Return until when what changes in an application is gathered, so that one deployment brings it all.
+
+        As long as Serve changes a packed replica it does not say that it runs, and nobody asks what it has loaded: in a
+        stream of loads, each deployed by itself, the first would be answered when the last has come.
+        """
+        deployed = self._deployed.get(app)
+        if deployed is None or not deployed.loads or self._told_s.get(app, 0.0) > deployed.since_s:
+            return 0.0
+        return deployed.since_s + _GATHER_S
 
     def give_time(self, places: Collection[Place]) -> float:
         """Have Serve wait for replicas of these deployments as long as a batch may take, and of no others.
@@ -255,7 +286,7 @@ class Reconciler:
     @property
     def ends_later(self) -> bool:
         """Whether something is left for `end_due`."""
-        return bool(self._later or self._leaving or self._unfinished)
+        return bool(self._later or self._leaving or self._gathered or self._unfinished)
 
     def end_due(self) -> None:
         """End the steps whose time has come, and what leaves and has nothing under way, or is in the way of others."""
@@ -265,7 +296,8 @@ class Reconciler:
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
                 self._needed = {name: replace(each, last_s=now_s) for name, each in self._needed.items()}
             self._put_off(now_s)
-            due = self._unfinished or any(self._needed[name].until_s <= now_s for name in self._later)
+            due = self._unfinished or any(self._gathers_until_s(app) <= now_s for app in self._gathered)
+            due |= any(self._needed[name].until_s <= now_s for name in self._later)
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
             expected = self._expected({place: each.plan for place, each in self._leaving.items()})
             if self._desired is not None and (due or overdue or self._busy(expected).keys() != expected.keys()):

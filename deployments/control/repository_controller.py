@@ -17,15 +17,11 @@ from deployments.control.client_settings import ClientSettings
 from deployments.control.cluster_reader import ClusterReader, living_actors, living_replicas
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import (
-    DesiredState,
-    committed,
-    reverted,
-)
+from deployments.control.desired_state import DesiredState
 from deployments.control.first_state import read_desired_state
 from deployments.control.gpu_cards import release_cards
 from deployments.control.growth_request import GrowthRequest
-from deployments.control.model_commands import ModelCommands, load_error, log_failures, told
+from deployments.control.model_commands import ModelCommands, told
 from deployments.control.model_table import ModelTable
 from deployments.control.open_calls import OpenCalls
 from deployments.control.plan_report import report_plan
@@ -42,6 +38,7 @@ from deployments.control.sole_application import require_sole
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict, tried
 from deployments.control.traffic_commands import TrafficCommands
+from deployments.control.trial_ends import TrialEnds
 from deployments.control.waiting_models import WaitingModels
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_counters import NodeCounters
@@ -115,6 +112,7 @@ class RepositoryController:
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)
+        self._trial_ends = TrialEnds(options, self._state, self._table)
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
         self._commands = ModelCommands(options, self._state, self._files, self._table)
@@ -314,8 +312,7 @@ class RepositoryController:
             await asyncio.to_thread(self._reconciler.end_due)
         if self._table.reports.failed:
             await self._forget_ingresses()
-        for verdict in await self._read_status(desired):
-            await self._end_trial(verdict)
+        await self._trial_ends.take(await self._read_status(desired))
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
             self._sweep_at_s = 0.0
@@ -357,6 +354,7 @@ class RepositoryController:
 
     async def _read_status(self, desired: DesiredState, *, taking_over: bool = False) -> list[Verdict]:
         verdicts = await self._status.read(self._table, desired, taking_over=taking_over)
+        self._reconciler.replicas_told(self._status.told)
         self._table.note_long_gone()
         self._publish()
         if verdicts is None:
@@ -397,28 +395,6 @@ class RepositoryController:
         except Exception:
             logger.exception("all models are deployed anew")
             return first
-
-    async def _end_trial(self, verdict: Verdict) -> None:
-        async with self._state.lock:
-            desired = self._state.desired
-            if desired is None or not any(trial is verdict.trial for trial in desired.trials):
-                return
-            names = ", ".join(verdict.trial.before)
-            if verdict.lacks_room and verdict.trial.postponed:
-                logger.warning("there is no room for %s after all, which waits on", names)
-                after = await asyncio.to_thread(reverted, self._options, desired, verdict.trial, {}, "")
-            elif verdict.lacks_room:
-                logger.warning("there is no room for %s beside what ran before, which goes", names)
-                self._table.lose_places(verdict.trial.before)
-                after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)
-            elif verdict.reasons:
-                error = load_error(verdict.trial.asked, verdict.reasons)
-                log_failures(verdict.reasons)
-                after = await asyncio.to_thread(reverted, self._options, desired, verdict.trial, verdict.reasons, error)
-            else:
-                self._table.succeed(verdict.trial.before)
-                after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)
-            await self._state.change(after)
 
     async def _followed(self) -> None:
         """Have the ingresses send nothing more to what is about to be ended; one that is slow is not waited for."""

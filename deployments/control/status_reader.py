@@ -54,6 +54,11 @@ class Verdict:
     reasons: dict[str, dict[int, str]] = field(default_factory=dict)
     lacks_room: bool = False
 
+    @property
+    def succeeds(self) -> bool:
+        """Whether all versions are ready."""
+        return not self.reasons and not self.lacks_room
+
 
 class StatusReader:
     """Brings a table of models up to date.
@@ -78,6 +83,8 @@ class StatusReader:
         self._asked: set[tuple[str, str]] = set()
         self._trials: tuple[tuple[Trial, float], ...] = ()
         """The trials as they were read last, each with the time since when."""
+        self.told: frozenset[str] = frozenset()
+        """Applications of packed models that Serve changes nothing of, and whose replicas say what they have loaded."""
 
     def replicas_changed(self, deployment: tuple[str, str]) -> None:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
@@ -97,6 +104,12 @@ class StatusReader:
         """
         applications = self._judged(await asyncio.to_thread(application_states))
         described = await self._describe(table, desired, applications, taking_over=taking_over)
+        packed = [each for each in table.deployments if _is_packed(each)]
+        self.told = frozenset(
+            each.app_name
+            for each in packed
+            if described.get((each.app_name, each.name)) and _is_healthy(each, applications)
+        )
         waits = any(deployment is None for trial in desired.trials for deployment, _ in _parts(desired, trial))
         ingresses = await asyncio.to_thread(self._ingresses) if waits else ()
         if table.plan is not desired.plan:
@@ -105,7 +118,6 @@ class StatusReader:
         self._take_states(table, desired, applications, described)
         if table.unloading:
             running = {(app, name) for app, deployments in applications.items() for name in deployments}
-            packed = [each for each in table.deployments if _is_packed(each)]
             asked = all((each.app_name, each.name) in described and _is_healthy(each, applications) for each in packed)
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)

@@ -1,7 +1,7 @@
 """What is deployed is ended, whenever that is, and what is somebody else's is let be."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +11,13 @@ import pytest
 from ray import serve
 
 from deployments import serve_internals
-from deployments.control.desired_state import DesiredState, unloaded
+from deployments.control import reconciler as reconciler_module
+from deployments.control.desired_state import DesiredState, committed, unloaded
 from deployments.control.reconciler import Reconciler
 from repository_loader.deployment_plan import PlanSettings
 from repository_loader.plan import make_plan
 from tests.deployments.control.test_desired_state import write
-from tests.deployments.control.test_former_places import PLACED, Repository
+from tests.deployments.control.test_former_places import CPUS, PLACED, Repository
 
 THEIRS = [{"deployment_config": {"user_config": None}}]
 
@@ -64,9 +65,9 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Serve:
     return found
 
 
-def started(root: Path) -> tuple[Repository, DesiredState, Reconciler]:
+def started(root: Path, at_start: tuple[str, ...] | None = None) -> tuple[Repository, DesiredState, Reconciler]:
     write(root, "m", "")
-    repository = Repository(root)
+    repository = Repository(root, at_start=at_start)
     return (
         repository,
         repository.read(),
@@ -191,3 +192,45 @@ def test_the_application_of_somebody_who_deleted_what_leaves_is_let_be(serving: 
     serving.applications["m"] = THEIRS
     reconciler.reconcile(repository.commit(both))
     assert serving.applications["m"] is THEIRS
+
+
+def test_loads_of_packed_models_are_gathered_while_others_load_but_not_for_long(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve says that a replica runs once nothing has changed for a moment: the first of many loads would wait."""
+    now_s = 100.0
+    monkeypatch.setattr(reconciler_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    for name in ("first", "second", "third", "fourth"):
+        write(tmp_path, name, PLACED % "packed")
+    write(tmp_path, "alone", PLACED % "isolated")
+    repository, desired, reconciler = started(tmp_path, at_start=("m",))
+    reconciler.reconcile(desired)
+    serving.settle()
+
+    def deployed(do: Callable[[], Any]) -> list[str]:
+        do()
+        found = [name for name, deployments in serving.applications.items() if not deployments]
+        serving.settle()
+        return found
+
+    alone = repository.load(desired, "alone")
+    one = repository.load(alone, "first")
+    assert deployed(lambda: reconciler.reconcile(one)) == ["alone", "eagleray-packed"]
+    two = repository.load(one, "second")
+    now_s += 1
+    assert deployed(lambda: reconciler.reconcile(two)) == deployed(reconciler.end_due) == []
+    assert reconciler.ends_later
+    reconciler.replicas_told(["eagleray-packed"])
+    assert deployed(reconciler.end_due) == ["eagleray-packed"] and not reconciler.ends_later
+    now_s += 0.1
+    reconciler.replicas_told(["eagleray-packed"])
+    reconciler.replicas_told([])
+    three = repository.load(two, "third")
+    assert deployed(lambda: reconciler.reconcile(three)) == ["eagleray-packed"]
+
+    repository.configure("alone", PLACED % "isolated" + CPUS % "0.5")
+    moved = repository.load(committed(repository.options, three, *three.trials), "alone")
+    assert deployed(lambda: reconciler.reconcile(repository.load(moved, "fourth"))) == ["alone"]
+    now_s += 2
+    assert deployed(reconciler.end_due) == ["eagleray-packed"] and not reconciler.ends_later
+    assert deployed(reconciler.end_due) == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,3 +173,33 @@ def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
     assert verdicts(message) == [Verdict(trial, lacks_room=True)]
     desired = replace(desired, trials=(replace(trial, makes_room=False),))
     assert verdicts(message) == []
+
+
+def test_packed_replicas_have_told_what_they_load_when_serve_changes_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "step", "")
+    desired, table = deployed(tmp_path, "packed"), ModelTable()
+    table.replace(desired, {})
+    replicas: list[Any] = [{"models": []}]
+
+    async def answers(asked: Any, until_s: float) -> list[Any]:
+        return replicas
+
+    monkeypatch.setattr(status_reader, "handle_of", lambda name, app: SimpleNamespace(broadcast=lambda method: None))
+    monkeypatch.setattr(status_reader, "answers_by", answers)
+    reader = StatusReader()
+
+    def told(status: str) -> Set[str]:
+        states = {"eagleray-packed": {"models": DeploymentState(status, "")}}
+        monkeypatch.setattr(status_reader, "application_states", lambda: states)
+        asyncio.run(reader.read(table, desired))
+        return reader.told
+
+    assert told("UPDATING") == told("UNHEALTHY") == set()
+    assert told("HEALTHY") == {"eagleray-packed"}
+    replicas.append(TimeoutError())
+    with pytest.raises(TimeoutError):
+        told("HEALTHY")
+    replicas[:] = []
+    assert told("HEALTHY") == set()

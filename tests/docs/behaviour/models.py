@@ -219,6 +219,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_many_clients_at_once_end_in_one_state_and_the_next_command_decides",
         "e2e/control/test_reloads.py::test_a_slow_load_holds_up_no_other_model_of_its_process",
     ),
+    "While packed models load": (
+        "deployments/control/test_reconciler.py::"
+        "test_loads_of_packed_models_are_gathered_while_others_load_but_not_for_long",
+        "deployments/control/test_trial_ends.py::test_loads_that_succeed_together_make_one_change",
+    ),
     "A command that reaches the controller is carried out": (
         "e2e/test_controller_steps.py::test_at_some_steps_of_a_models_life",
         CONTROL + "test_what_the_controller_was_told_happens_though_it_dies_on_the_way",
