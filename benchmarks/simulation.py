@@ -125,11 +125,13 @@ def memory_mib() -> float:
 
 def compare(figures: Figures, plan: Plan) -> None:
     """Make what the reconciler compares in each pass: the options of every deployment."""
-    packages = packages_by_name(plan)
     options = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits())
-    before = [deployment_options(each, packages, options, {}, "eagleray") for each in plan.deployments]
+    former = packages_by_name(plan)
+    before = [deployment_options(each, former, options, {}, "eagleray") for each in plan.deployments]
 
     def again() -> None:
+        packages = packages_by_name(plan)
+        packages.take_told(former, plan)
         after = [deployment_options(each, packages, options, {}, "eagleray") for each in plan.deployments]
         assert before == after, "equal plans must be equal to the reconciler"
 

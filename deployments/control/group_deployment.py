@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -50,8 +51,20 @@ def deployment_options(
         # What needs other resources is there before what it replaces goes.
         "max_surge_percent": 100,
         "ray_actor_options": _actor_options(plan),
-        "request_router_config": RequestRouterConfig(request_router_class=LANE_ROUTER),
+        "request_router_config": _lane_router(),
     }
+
+
+@cache
+def _lane_router() -> RequestRouterConfig:
+    """Serve pickles the class of each that is made, which takes as long as the options of some deployments."""
+    return RequestRouterConfig(request_router_class=LANE_ROUTER)
+
+
+@cache
+def _replica() -> serve.Deployment:
+    """Return the deployment that each one is made from, with other options: Serve takes 10 ms for a new one."""
+    return serve.deployment(ModelReplica)
 
 
 def waits_s(options: ControllerOptions, *, slow_end: bool) -> float:
@@ -88,7 +101,7 @@ def group_application(
             metrics=options.metrics,
         )
         replicas = max(1, count(plan.app_name, plan.name) or plan.replica_count)
-        deployment = serve.deployment(ModelReplica).options(**{**deployment_options, "num_replicas": replicas})
+        deployment = _replica().options(**{**deployment_options, "num_replicas": replicas})
         # Replicas restart for other resources, options or code only; what they load follows from user_config, in place.
         deployment = pin_version(deployment, _digest(repr(of_replica)))
         bound.append(deployment.bind(of_replica, *bound))
