@@ -24,6 +24,8 @@ class Autoscaling:
     def wanted(self, ongoing: float, sent_per_s: float, running: int) -> int:
         """Return the number of replicas for a load: requests under way, and how many begin in a second."""
         count = math.ceil(ongoing / self.target_ongoing_requests - 1e-9)
+        if sent_per_s > 0:
+            count = max(count, 1)  # quick ones are seldom under way when somebody looks
         if self.target_latency_ms and sent_per_s > 0 and ongoing > running:
             # As many are under way as begin in the time that one takes (Little).
             latency_ms = 1e3 * ongoing / sent_per_s

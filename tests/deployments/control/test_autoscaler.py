@@ -108,6 +108,18 @@ def test_silence_is_no_load_and_the_first_request_wakes(autoscaler: Autoscaler, 
     assert autoscaler.decide() == {KEY: 1}
 
 
+def test_requests_that_are_answered_before_anybody_looks_wake_and_keep_a_replica(
+    autoscaler: Autoscaler, clock: Clock
+) -> None:
+    assert idle(autoscaler, clock, 6) == [0]
+    counts = []
+    for _ in range(20):
+        clock.now_s += 2
+        autoscaler.take("ingress", {"m/1": (0.0, 2.0)})
+        counts += autoscaler.decide().values()
+    assert counts == [1]
+
+
 def idle(autoscaler: Autoscaler, clock: Clock, times: int, starting: Collection[tuple[str, str]] = ()) -> list[int]:
     """Return what is decided while nobody asks, every two seconds."""
     counts: list[int] = []

@@ -100,7 +100,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{SCALING}test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_fallen",
         "deployments/control/test_autoscaler.py::test_more_replicas_at_once_and_fewer_after_the_delay",
     ),
-    "With `min_replicas` 0": (f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",),
+    "With `min_replicas` 0": (
+        f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
+        "deployments/control/test_autoscaler.py::test_requests_that_are_answered_before_anybody_looks_wake_and_keep_a_replica",
+    ),
     "So does the step of an": (f"{SCALING}test_so_does_the_first_request_to_an_ensemble_of_it",),
     "It is ready all the same": (
         f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",

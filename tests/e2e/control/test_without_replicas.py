@@ -11,7 +11,7 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.control.test_unloads import PARAMETER, Held, send, tags
-from tests.serving import Server, wait_until
+from tests.serving import Server, tensor, wait_until
 
 CODE = """
 import os
@@ -133,3 +133,31 @@ def test_a_replica_loads_to_its_end_though_who_waited_for_it_is_gone(
     model.let_go()
     wait_asleep(server, "wakes_slowly")
     triton.unload_model("wakes_slowly")
+
+
+def test_requests_that_are_answered_at_once_keep_a_replica(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    sleeping(repository, "asked_often")
+    triton.load_model("asked_often")
+    x = tensor("X", "INT32", [1], [0])
+    with server.client() as client:
+        assert client.infer("asked_often", x).status == 200
+        until_s = time.monotonic() + LONGER_S
+        while time.monotonic() < until_s:
+            assert (client.infer("asked_often", x).status, server.replica_count("asked_often")) == (200, 1)
+            time.sleep(0.3)
+    wait_asleep(server, "asked_often")
+    triton.unload_model("asked_often")
+
+
+def test_a_request_that_does_not_wait_has_a_replica_started(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    sleeping(repository, "waits_for_nothing", start_timeout_s=0)
+    triton.load_model("waits_for_nothing")
+    wait_asleep(server, "waits_for_nothing")
+    x = tensor("X", "INT32", [1], [0])
+    assert server.infer("waits_for_nothing", x).status == 503
+    wait_until(lambda: server.infer("waits_for_nothing", x).status == 200, "a replica", 30)
+    triton.unload_model("waits_for_nothing")
