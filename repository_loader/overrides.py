@@ -35,7 +35,8 @@ OVERRIDES = {
     "autoscaling.target_ongoing_requests": "requests that shall be under way to each replica, in its queue and running "
     "(default 16)",
     "autoscaling.target_latency_ms": "mean time that a request shall take at most, in milliseconds (default: any)",
-    "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30)",
+    "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30); at "
+    "least as long as a sequence may be idle",
     "autoscaling.start_timeout_s": "how long a request waits where a model has no replica (default 60)",
     "execution_timeout_ms": "how long a batch of a Python model may run before its process is ended and started again, "
     "or, in its warm-up, the load fails (1 to 86400000; default: for any time)",
@@ -152,11 +153,13 @@ def _autoscaling(config: ModelConfig) -> Autoscaling | None:
             f"parameter '{key}' of {config.name} must be no less than min_replicas, "
             f"and cannot stand beside '{PREFIX}replicas'",
         )
+    # A replica without a request may hold sequences for as long as these may be without one.
+    idle_s = config.sequence_batching.max_sequence_idle_microseconds / 1e6
     return replace(
         rules,
         target_ongoing_requests=rules.target_ongoing_requests if ongoing is None else ongoing,
         target_latency_ms=latency_ms or 0.0,
-        downscale_delay_s=rules.downscale_delay_s if delay_s is None else delay_s,
+        downscale_delay_s=max(rules.downscale_delay_s if delay_s is None else delay_s, idle_s),
         start_timeout_s=rules.start_timeout_s if start_s is None else start_s,
     )
 

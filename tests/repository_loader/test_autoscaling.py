@@ -55,6 +55,14 @@ def test_parameters_are_read() -> None:
     assert read_overrides(config()).autoscaling is None
 
 
+def test_replicas_stay_as_long_as_a_sequence_may_be_idle() -> None:
+    given = config(autoscaling__max_replicas="3", autoscaling__downscale_delay_s="5")
+    for idle_us, delay_s in ((1_000_000, 5), (20_000_000, 20)):
+        given.sequence_batching.max_sequence_idle_microseconds = idle_us
+        rules = read_overrides(given).autoscaling
+        assert rules is not None and rules.downscale_delay_s == delay_s
+
+
 @pytest.mark.parametrize("placement", ["packed", "embedded"])
 def test_what_shares_a_process_does_not_scale_which_is_said(placement: str) -> None:
     given = config(placement=placement, autoscaling__min_replicas="0")

@@ -99,6 +99,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "More come at once": (
         f"{SCALING}test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_fallen",
         "deployments/control/test_autoscaler.py::test_more_replicas_at_once_and_fewer_after_the_delay",
+        "repository_loader/test_autoscaling.py::test_replicas_stay_as_long_as_a_sequence_may_be_idle",
     ),
     "With `min_replicas` 0": (
         f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
