@@ -412,7 +412,7 @@ class _Planner:
         free = total - self._taken_cpus - self._packed_needs[0]
         if num_cpus * replicas > free + _WHOLE:
             raise _Unplaceable(
-                f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {max(round(free, 2), 0):g} free"
+                f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {max(0, round(free, 2)):g} free"
             )
 
 

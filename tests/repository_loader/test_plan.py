@@ -261,6 +261,12 @@ def test_tells_what_the_cluster_can_never_hold(given: RepositoryModel, resources
     assert [deployment.app_name for deployment in plan.deployments] == ["good"]
 
 
+def test_models_that_take_all_there_is_leave_none_free() -> None:
+    models = [model(f"m{index:02}", ONNX + parameter("num_cpus", "0.1")) for index in range(21)]
+    plan = make_plan(snapshot(*models), ISOLATED, ClusterFacts((NodeFacts(num_cpus=2),)))
+    assert plan.unplaced == {"m20": "model 'm20' needs 0.1 CPUs and the cluster has 0 free"}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
