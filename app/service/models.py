@@ -151,16 +151,16 @@ class Models:
     def says_ready(self, name: str, version: int) -> bool:
         """Whether a version that can be asked says of itself that it is ready; most say nothing.
 
-        One that had no replica, and whose first one does not start, can be asked and is not ready.
+        One that may have no replica, and whose first one loads it or does not start, can be asked and is not ready.
         """
-        if self._fails_to_start(name, version):
+        if self._has_yet_to_start(name, version):
             return False
         return self._host.says_ready(name, version) and self._fleet.says_ready(name, version)
 
-    def _fails_to_start(self, name: str, version: int) -> bool:
+    def _has_yet_to_start(self, name: str, version: int) -> bool:
         entry = self.directory.models.get(name)
         state = None if entry is None else entry.versions.get(version)
-        if state is None or not state.replacing:
+        if state is None or not (state.replacing or state.state == LOADING):
             return False
         target = self._fleet.target(name, version)
         return target is not None and target.ready and not target.choice.lanes

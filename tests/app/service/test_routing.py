@@ -8,7 +8,7 @@ import pytest
 from app.service.health import Health
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, UNLOADING, Directory, VersionEntry
+from deployments.control.directory import LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Directory, VersionEntry
 from deployments.core.counts import MODEL, Label
 from deployments.core.refusals import Refusals
 from deployments.lane import client
@@ -98,6 +98,19 @@ def test_a_version_that_had_no_replica_is_not_ready_while_none_starts_and_its_re
         await asyncio.wait_for(sink.done.wait(), 5)
         assert (sink.error, sink.responses) == (None, [b"waits"])
         assert health.model_ready("echo")
+
+    run(test)
+
+
+def test_a_version_that_may_have_no_replica_is_not_ready_while_it_loads() -> None:
+    async def test(served: Served) -> None:
+        served.lanes.fleet.set_sleepers({("echo", 3): 60.0}, lambda: None)
+        served.versions[3] = VersionEntry(LOADING)
+        health = Health(served.models, served.routing, strict_readiness=True)
+        assert not health.model_ready("echo", 3)
+        assert served.routing.infer_target("echo", 3).ready
+        served.versions[3].loaded("", 0.1)
+        assert health.model_ready("echo", 3)
 
     run(test)
 
