@@ -62,6 +62,11 @@ class VersionEntry:
         self.state, self.reason, self.replacing = UNAVAILABLE, reason, True
 
     @property
+    def fails_to_start(self) -> bool:
+        """Whether replicas that Serve has made in place of those that were lost have failed to start."""
+        return self.replacing and self.reason.startswith(f"{NO_REPLICA}, but")
+
+    @property
     def failed(self) -> bool:
         """Whether the version will not be ready by itself."""
         return self.state == UNAVAILABLE and not self.replacing

@@ -215,8 +215,10 @@ class ModelTable:
         """The versions that had been ready, failed to load where they have their place now, and are tried again."""
         return frozenset(
             (name, number)
-            for name, number in self.tries.failed
-            if (version := self.find(name, number)) is not None and version.replacing and not version.left
+            for name, model in self.models.items()
+            for number, version in model.versions.items()
+            if version.replacing and not version.left
+            if version.fails_to_start or (name, number) in self.tries.failed
         )
 
     def shows(self, model: ModelPlan) -> bool:

@@ -321,11 +321,18 @@ async def failed_at_the_start(options: ControllerOptions) -> tuple[ModelTable, C
     return table, state, ModelCommands(options, state, no_files, table)
 
 
-def test_a_model_that_failed_at_the_start_is_tried_again_when_it_is_to_be_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("served", [False, True], ids=["failed at the start", "lost its replicas"])
+def test_a_model_whose_replicas_do_not_start_is_tried_again_when_it_is_to_be_loaded(
+    tmp_path: Path, served: bool
+) -> None:
     options = explicit(write(tmp_path, python_model("m")))
 
     async def scenario() -> None:
         table, state, commands = await failed_at_the_start(options)
+        if served:
+            entry = table.entry(table.deployments[0].models[0])
+            entry.loaded("", 1.0)
+            entry.lost_its_replicas("the weights are not where they were")
         loading = asyncio.create_task(commands.load("1", "m", None, {}))
         desired = await state.until(lambda desired: desired if desired.trials else None)
         reasons = {"m": {1: "nor are they now"}}
