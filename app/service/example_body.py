@@ -10,8 +10,14 @@ _UNFIT: Final = frozenset({"TYPE_STRING", "TYPE_FP16", "TYPE_BF16", "TYPE_BOOL",
 
 
 def example_body(config_json: str) -> dict[str, Any] | None:
-    """Return a JSON inference request of zeros; None when the inputs are not numbers, or too many."""
+    """Return a JSON inference request of zeros; None when the inputs are not numbers, or too many.
+
+    Nor is there one of a decoupled model, which a plain request cannot ask, or of one with sequences: it would need an
+    id, which may be that of somebody's sequence.
+    """
     config = orjson.loads(config_json)
+    if config.get("model_transaction_policy", {}).get("decoupled") or "sequence_batching" in config:
+        return None
     inputs = []
     for tensor in config["input"]:
         if tensor["data_type"] in _UNFIT:

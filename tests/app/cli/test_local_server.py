@@ -50,6 +50,17 @@ def test_what_cannot_be_tried_is_not_suggested() -> None:
     assert example_request(directory) is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"model_transaction_policy": {"decoupled": True}}, {"sequence_batching": {}}],
+    ids=["decoupled", "sequences"],
+)
+def test_a_model_that_a_plain_request_cannot_ask_is_not_suggested(more: dict[str, Any]) -> None:
+    config = {"name": "m", "max_batch_size": 0, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": ["2"]}]}
+    entry = ModelEntry(json.dumps(config | more), versions={1: VersionEntry(READY)})
+    assert example_request(Directory(models={"m": entry})) is None
+
+
 def test_the_third_signal_kills_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(model_repository=("/m",), http_port=0, grpc_port=0, metrics_port=0)
     server, done = LocalServer(settings, RayOptions(dashboard=False)), []

@@ -84,6 +84,7 @@ def test_there_is_an_example_for_each_model_that_is_ready() -> None:
         examples = (await served.request("GET", "/v2/docs/examples")).json
         assert [example["model"] for example in examples] == ["a/b", "good", "half", "stream"]
         assert examples[1]["body"] == {"inputs": [{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]}
+        assert examples[3]["body"] is None  # decoupled
         document = await served.request("GET", "/v2/docs/openapi.json")
         assert document.json == read_document()
 
