@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 RUNTIME_ERROR = 1
 _COUNT = click.IntRange(min=0)
 _PORT = click.IntRange(0, 65535)
+_NO_THREAD = "can't start new thread"
+"""What Python says then, in an error of no class of its own."""
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
@@ -198,6 +200,11 @@ class Commands(CommandList):
             raise  # nobody reads on; click knows what to do
         except OSError as error:
             raise click.ClickException(str(error)) from error
+        except RuntimeError as error:
+            if str(error) != _NO_THREAD:
+                raise
+            text = "no more threads can be started here: see `ulimit -u`, and the pids limit of the container"
+            raise click.ClickException(text) from error
 
 
 @contextmanager

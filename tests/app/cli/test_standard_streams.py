@@ -59,3 +59,25 @@ def test_what_cannot_be_read_or_written_is_said_in_a_line(tmp_path: Path) -> Non
     keys = tmp_path / "no folder" / "keys"
     done = subprocess.run([EAGLERAY, "new-api-key", "a", "--file", keys], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"Error: [Errno 2] No such file or directory: '{keys}'\n")
+
+
+NO_THREAD = """
+import sys, threading
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refused
+from app.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_that_no_thread_can_be_started_is_said_in_a_line(command: str, tmp_path: Path) -> None:
+    root = write(tmp_path, python_model("m"))
+    done = subprocess.run(
+        [sys.executable, "-c", NO_THREAD, command, str(root)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Error: no more threads can be started here: see `ulimit -u`, and the pids limit of the container\n"
+    )
