@@ -1,8 +1,6 @@
 """The Ray under `eagleray serve`: started here, or one that runs and is joined."""
 
 import logging
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from app.cli.dashboard_login import DashboardLogin
 from app.cli.ray_token import current_token
 from app.other_eagleray import other_eagleray
 from deployments.available_cores import available_cores
+from deployments.ray_folder import ray_folder
 
 _RAY_START_S = 30
 """How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
@@ -40,7 +39,7 @@ class LocalRay:
         self._login: DashboardLogin | None = None
         self.dashboard_url = ""
         self.warning = ""
-        self.logs = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
+        self.logs = ray_folder() / "session_latest" / "logs"
 
     def start(self) -> None:
         """Start or join.

@@ -1,8 +1,6 @@
 """The log files of a model's replicas, which Serve keeps in the folder of the Ray session of each node."""
 
 import json
-import os
-import tempfile
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import chain
@@ -12,6 +10,7 @@ import click
 
 from app.cli.client.remote_server import RemoteServer, quoted, server_options, url_of_environment
 from deployments.log.line_format import for_terminal
+from deployments.ray_folder import ray_folder
 
 _ELSEWHERE = (
     ", where the Ray that started last here logs. Of a server on another Ray, or with another RAY_TMPDIR: ask it with "
@@ -21,7 +20,7 @@ _ELSEWHERE = (
 
 def default_folder() -> Path:
     """Return where Serve of the last Ray session that started on this machine logs."""
-    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs" / "serve"
+    return ray_folder() / "session_latest" / "logs" / "serve"
 
 
 def lines_of_node(model: str, count: int) -> list[tuple[str, str]]:

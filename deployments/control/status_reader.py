@@ -3,9 +3,7 @@
 import asyncio
 import itertools
 import logging
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
+from deployments.ray_folder import ray_folder
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.serve_internals import FAILED, DeploymentState, answers_by, application_states, handle_of, let_go_of
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
@@ -419,5 +418,8 @@ def _reason(message: str) -> str:
 
 def _full_folder() -> str:
     """Return the folder in which Ray's processes of this node write, if there is less than a MiB left, else ""."""
-    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    return folder if shutil.disk_usage(folder).free < 1 << 20 else ""
+    folder = ray_folder().parent
+    try:
+        return str(folder) if shutil.disk_usage(folder).free < 1 << 20 else ""
+    except OSError:  # Ray was told of another one
+        return ""
