@@ -45,10 +45,13 @@ class LocalRay:
         """Start or join.
 
         Raises:
-            StartFailed: there is no cluster, it did not come up, or its workers would run another Eagleray.
+            StartFailed: there is no cluster, it did not come up, this machine lets none be started, or its workers would
+                run another Eagleray.
         """
         if other := other_eagleray():
             raise StartFailed(other)
+        if not self._options.address:
+            _require_machine()
         import ray
 
         from app.cli.ray_internals import fewer_processes, forked_workers, process_groups, sigterm_kept
@@ -114,6 +117,16 @@ class LocalRay:
         return self._login.url
 
 
+def _require_machine() -> None:
+    """See that this machine lets Ray start; otherwise Ray says so late, in many words or in none."""
+    from app.doctor.finding import ERROR
+    from app.doctor.machine import open_files, shared_memory
+
+    for found in (shared_memory(), open_files()):
+        if found.level == ERROR:
+            raise StartFailed(f"{found.check}: {found.text}")
+
+
 def cluster(options: RayOptions) -> dict[str, Any]:
     """Return what tells `ray.init` which cluster to join, or to start."""
     if options.address:
@@ -140,4 +153,9 @@ def explain(error: Exception, address: str) -> str:
             f"Ray did not start within {_RAY_START_S} s: this machine is too busy, or short of memory, or lets few "
             "threads start; try again when it is quieter, or ask `eagleray doctor`"
         )
+    folder = ray_folder()
+    if "AF_UNIX path length" in text:
+        text = f"the path of its folder, {folder}, is too long for a Unix socket; set RAY_TMPDIR to a shorter one"
+    if isinstance(error, UnicodeError) and not str(folder).isascii():
+        text = f"the path of its folder, {folder}, must be ASCII; set RAY_TMPDIR to such a one"
     return f"Ray did not start: {text or type(error).__name__}"

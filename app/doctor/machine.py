@@ -17,6 +17,8 @@ from deployments.replica.cuda_driver import NoGpuError, find_gpu
 _MIN_SHM_BYTES = 1 << 30
 _MIN_OPEN_FILES = 8192
 _OPEN_FILES = 65536
+_FILES_OF_RAY = 128
+"""With fewer its processes end as they start."""
 _HARD_LIMITS = "LimitNOFILE= of systemd, --ulimit nofile= of a container, /etc/security/limits.conf"
 _MIN_THREADS = 2048
 """Ray, the controllers and an ingress have some 400 on two cores, and each process of models some 30."""
@@ -93,6 +95,8 @@ def shared_memory(folder: str = "/dev/shm") -> Finding:
         usage = shutil.disk_usage(folder)
     except OSError as error:
         return Finding(ERROR, "shared memory", f"{folder}: {error.strerror}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Finding(ERROR, "shared memory", f"{folder} cannot be written, but processes of a node share it")
     free = f"{usage.free >> 20} of {usage.total >> 20} MiB are free in {folder}"
     if usage.total < _MIN_SHM_BYTES or usage.free < _MIN_SHM_BYTES // 4:
         return Finding(WARNING, "shared memory", f"{free}; in a container, give it more (--shm-size=4g)")
@@ -106,8 +110,9 @@ def open_files() -> Finding:
         return Finding(OK, "open files", f"a process may open {soft if soft >= 0 else 'any number'}")
     most = _OPEN_FILES if hard < 0 else min(hard, _OPEN_FILES)
     if most < _MIN_OPEN_FILES:
+        level = ERROR if hard < _FILES_OF_RAY else WARNING
         text = f"a process may open {soft}, and no more than {hard}; raise the hard limit ({_HARD_LIMITS})"
-        return Finding(WARNING, "open files", text)
+        return Finding(level, "open files", text)
     return Finding(WARNING, "open files", f"a process may open {soft}; raise it with `ulimit -n {most}`")
 
 

@@ -65,8 +65,11 @@ def test_a_card_without_a_driver_is_named(
         forget_driver()
 
 
-def test_small_shared_memory_is_named() -> None:
+def test_small_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_memory("/nowhere").level == ERROR
+    monkeypatch.setattr(os, "access", lambda folder, mode: False)
+    assert shared_memory("/proc") == (ERROR, "shared memory", "/proc cannot be written, but processes of a node share it")
+    monkeypatch.setattr(os, "access", lambda folder, mode: True)
     small = shared_memory("/proc")  # a file system without room
     assert small.level == WARNING
     assert "--shm-size" in small.text
@@ -163,6 +166,7 @@ HARD = "LimitNOFILE= of systemd, --ulimit nofile= of a container, /etc/security/
         (1024, 10_000, WARNING, "a process may open 1024; raise it with `ulimit -n 10000`"),
         (1024, UNLIMITED, WARNING, "a process may open 1024; raise it with `ulimit -n 65536`"),
         (256, 256, WARNING, f"a process may open 256, and no more than 256; raise the hard limit ({HARD})"),
+        (64, 64, ERROR, f"a process may open 64, and no more than 64; raise the hard limit ({HARD})"),
         (8192, 8192, OK, "a process may open 8192"),
         (UNLIMITED, UNLIMITED, OK, "a process may open any number"),
     ],

@@ -1,8 +1,10 @@
 import os
+import resource
+from typing import Any
 
 import pytest
 
-from app.cli.local_ray import RayOptions, cluster, explain
+from app.cli.local_ray import LocalRay, RayOptions, StartFailed, cluster, explain
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,45 @@ from app.cli.local_ray import RayOptions, cluster, explain
 )
 def test_failure_is_one_sentence(error: Exception, address: str, text: str) -> None:
     assert explain(error, address) == text
+
+
+@pytest.mark.parametrize(
+    ("folder", "error", "text"),
+    [
+        (
+            "/scratch/" + 40 * "x",
+            OSError("validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: /scratch/xxx"),
+            "is too long for a Unix socket; set RAY_TMPDIR to a shorter one",
+        ),
+        (
+            "/scratch/ü",
+            UnicodeEncodeError("ascii", "/scratch/ü", 9, 10, "ordinal not in range(128)"),
+            "must be ASCII; set RAY_TMPDIR to such a one",
+        ),
+    ],
+    ids=["long", "letters"],
+)
+def test_a_folder_that_ray_cannot_take_is_named(
+    folder: str, error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    assert explain(error, "") == f"Ray did not start: the path of its folder, {folder}/ray, {text}"
+
+
+@pytest.mark.parametrize(
+    ("function", "refused", "text"),
+    [
+        ((os, "access"), lambda folder, mode: False, "shared memory: /dev/shm cannot be written"),
+        ((resource, "getrlimit"), lambda limit: (64, 64), "open files: a process may open 64, and no more than 64"),
+    ],
+    ids=["shared memory", "files"],
+)
+def test_what_this_machine_lacks_is_said_before_ray_is_started(
+    function: tuple[Any, str], refused: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*function, refused)
+    with pytest.raises(StartFailed, match=text):
+        LocalRay(RayOptions()).start()
 
 
 def test_ray_has_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
