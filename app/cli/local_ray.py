@@ -120,9 +120,9 @@ class LocalRay:
 def _require_machine() -> None:
     """See that this machine lets Ray start; otherwise Ray says so late, in many words or in none."""
     from app.doctor.finding import ERROR
-    from app.doctor.machine import open_files, shared_memory
+    from app.doctor.machine import loopback, open_files, shared_memory
 
-    for found in (shared_memory(), open_files()):
+    for found in (loopback(), shared_memory(), open_files()):
         if found.level == ERROR:
             raise StartFailed(f"{found.check}: {found.text}")
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import shutil
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ _OPEN_FILES = 65536
 _FILES_OF_RAY = 128
 """With fewer its processes end as they start."""
 _HARD_LIMITS = "LimitNOFILE= of systemd, --ulimit nofile= of a container, /etc/security/limits.conf"
+_LOOPBACK_S = 5.0
 _MIN_THREADS = 2048
 """Ray, the controllers and an ingress have some 400 on two cores, and each process of models some 30."""
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -103,6 +105,17 @@ def shared_memory(folder: str = "/dev/shm") -> Finding:
     return Finding(OK, "shared memory", free)
 
 
+def loopback() -> Finding:
+    """Whether processes here reach each other by the network."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            socket.create_connection(listener.getsockname(), _LOOPBACK_S).close()
+    except OSError as error:
+        text = f"nothing can be reached at 127.0.0.1, where Ray's processes meet: {error.strerror or error}"
+        return Finding(ERROR, "loopback", text)
+    return Finding(OK, "loopback", "processes reach each other at 127.0.0.1")
+
+
 def open_files() -> Finding:
     """Whether a process may open enough connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -138,5 +151,5 @@ def findings_of(*checks: Callable[[], Finding | Iterable[Finding]]) -> list[Find
     return findings
 
 
-CHECKS: Final = (open_rays, onnxruntimes, gpus, shared_memory, open_files, threads)
+CHECKS: Final = (open_rays, onnxruntimes, gpus, loopback, shared_memory, open_files, threads)
 """Those of every machine, whether a server runs there or not."""

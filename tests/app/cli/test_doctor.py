@@ -1,6 +1,7 @@
 """What `eagleray doctor` says of a machine."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -14,7 +15,17 @@ import pytest
 
 from app.cli.doctor import ports
 from app.doctor.finding import ERROR, OK, WARNING
-from app.doctor.machine import gpus, onnxruntimes, open_files, open_rays, ray_here, ray_token, shared_memory, threads
+from app.doctor.machine import (
+    gpus,
+    loopback,
+    onnxruntimes,
+    open_files,
+    open_rays,
+    ray_here,
+    ray_token,
+    shared_memory,
+    threads,
+)
 from app.doctor.versions import compare
 from tests.deployments.container import UNIFIED, process_in
 from tests.gpus import build_driver, forget_driver, use_driver
@@ -73,6 +84,17 @@ def test_small_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     small = shared_memory("/proc")  # a file system without room
     assert small.level == WARNING
     assert "--shm-size" in small.text
+
+
+def test_a_machine_without_a_network_of_its_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loopback().level == OK
+
+    def unreachable(address: object, timeout_s: float) -> None:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    text = "nothing can be reached at 127.0.0.1, where Ray's processes meet: Network is unreachable"
+    assert loopback() == (ERROR, "loopback", text)
 
 
 def test_a_container_that_may_have_few_threads_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
