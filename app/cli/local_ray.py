@@ -45,8 +45,8 @@ class LocalRay:
         """Start or join.
 
         Raises:
-            StartFailed: there is no cluster, it did not come up, this machine lets none be started, or its workers would
-                run another Eagleray.
+            StartFailed: there is no cluster, it did not come up, this machine does not let it start, or its workers
+                would run another Eagleray.
         """
         if other := other_eagleray():
             raise StartFailed(other)

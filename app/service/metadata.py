@@ -37,7 +37,7 @@ class Metadata:
         return self._models.directory.models[name].config.encode()
 
     def examples(self) -> list[dict[str, Any]]:
-        """Return, for each model with a ready version, its name and a small body that it answers (None: there is none)."""
+        """Return, for each model with a ready version, its name and a small body that it answers, or None."""
         rows: list[dict[str, Any]] = []
         for name, entry in sorted(self._models.directory.models.items()):
             if entry.config and self._models.ready_versions(name):

@@ -79,7 +79,11 @@ def test_a_card_without_a_driver_is_named(
 def test_small_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_memory("/nowhere").level == ERROR
     monkeypatch.setattr(os, "access", lambda folder, mode: False)
-    assert shared_memory("/proc") == (ERROR, "shared memory", "/proc cannot be written, but processes of a node share it")
+    assert shared_memory("/proc") == (
+        ERROR,
+        "shared memory",
+        "/proc cannot be written, but processes of a node share it",
+    )
     monkeypatch.setattr(os, "access", lambda folder, mode: True)
     small = shared_memory("/proc")  # a file system without room
     assert small.level == WARNING
