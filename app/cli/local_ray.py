@@ -1,6 +1,7 @@
 """The Ray under `eagleray serve`: started here, or one that runs and is joined."""
 
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,12 @@ class LocalRay:
 
 
 def _require_machine() -> None:
-    """See that this machine lets Ray start; otherwise Ray says so late, in many words or in none."""
+    """See that this machine, and its environment, let Ray start; Ray says so late, in many words or in none."""
     from app.doctor.finding import ERROR
     from app.doctor.machine import loopback, open_files, shared_memory
 
+    if sys.flags.optimize > 1:
+        raise StartFailed("PYTHONOPTIMIZE=2 leaves out docstrings, without which Ray does not start; set it to 1 or 0")
     for found in (loopback(), shared_memory(), open_files()):
         if found.level == ERROR:
             raise StartFailed(f"{found.check}: {found.text}")

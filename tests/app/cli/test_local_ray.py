@@ -1,10 +1,12 @@
 import os
 import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed, cluster, explain
+from tests.serving import EAGLERAY, environment, run
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,13 @@ def test_what_this_machine_lacks_is_said_before_ray_is_started(
     monkeypatch.setattr(*function, refused)
     with pytest.raises(StartFailed, match=text):
         LocalRay(RayOptions()).start()
+
+
+def test_a_python_without_docstrings_is_refused(tmp_path: Path) -> None:
+    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    variables = environment(PYTHONOPTIMIZE="2", PYTHONDONTWRITEBYTECODE="1")
+    done = run(EAGLERAY, "serve", "--model-repository", str(tmp_path), *ports, env=variables)
+    assert (done.returncode, done.stderr.partition(",")[0]) == (1, "error: PYTHONOPTIMIZE=2 leaves out docstrings")
 
 
 def test_ray_has_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
