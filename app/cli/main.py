@@ -244,6 +244,10 @@ def serve(
         raise click.UsageError(
             f"'{repositories[0]}' stands without a flag; repositories are given by --model-repository"
         )
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # Ray's processes would not start there
+        raise click.UsageError("the current folder has been removed; start in another one") from None
     if other := other_ray():
         click.echo(f"error: {other}", err=True)
         sys.exit(RUNTIME_ERROR)

@@ -1,5 +1,6 @@
 import os
 import resource
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,12 @@ def test_a_python_without_docstrings_is_refused(tmp_path: Path) -> None:
     variables = environment(PYTHONOPTIMIZE="2", PYTHONDONTWRITEBYTECODE="1")
     done = run(EAGLERAY, "serve", "--model-repository", str(tmp_path), *ports, env=variables)
     assert (done.returncode, done.stderr.partition(",")[0]) == (1, "error: PYTHONOPTIMIZE=2 leaves out docstrings")
+
+
+def test_a_current_folder_that_has_been_removed_is_named(tmp_path: Path) -> None:
+    command = f"mkdir gone && cd gone && rmdir ../gone && exec {EAGLERAY} serve --model-repository /"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "the current folder has been removed; start in another one" in done.stderr) == (2, True)
 
 
 def test_ray_has_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
