@@ -39,7 +39,7 @@ class LocalRay:
         self._options = options
         self._login: DashboardLogin | None = None
         self.dashboard_url = ""
-        self.warning = ""
+        self.warnings: list[str] = []
         self.logs = ray_folder() / "session_latest" / "logs"
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class LocalRay:
         if other := other_eagleray():
             raise StartFailed(other)
         if not self._options.address:
-            _require_machine()
+            self.warnings += _require_machine()
         import ray
 
         from app.cli.ray_internals import fewer_processes, forked_workers, process_groups, sigterm_kept
@@ -69,7 +69,7 @@ class LocalRay:
         self.logs = Path(context.address_info["session_dir"]) / "logs"
         self.dashboard_url = self._open_dashboard(str(context.dashboard_url or ""))
         if options.dashboard and not options.address and not self.dashboard_url:
-            self.warning = (
+            self.warnings.append(
                 f"Ray's dashboard has not started; models are served without it. See {self.logs}/dashboard.log"
             )
 
@@ -118,16 +118,21 @@ class LocalRay:
         return self._login.url
 
 
-def _require_machine() -> None:
-    """See that this machine, and its environment, let Ray start; Ray says so late, in many words or in none."""
-    from app.doctor.finding import ERROR
-    from app.doctor.machine import loopback, open_files, shared_memory
+def _require_machine() -> list[str]:
+    """See that this machine, and its environment, let Ray start; return what may not be enough for all replicas.
+
+    Ray says so late, in many words or in none: a replica whose process finds no thread to start just stays LOADING.
+    """
+    from app.doctor.finding import ERROR, OK
+    from app.doctor.machine import loopback, open_files, shared_memory, threads
 
     if sys.flags.optimize > 1:
         raise StartFailed("PYTHONOPTIMIZE=2 leaves out docstrings, without which Ray does not start; set it to 1 or 0")
     for found in (loopback(), shared_memory(), open_files()):
         if found.level == ERROR:
             raise StartFailed(f"{found.check}: {found.text}")
+    few = threads()
+    return [] if few.level == OK else [f"{few.check}: {few.text}"]
 
 
 def cluster(options: RayOptions) -> dict[str, Any]:

@@ -137,8 +137,8 @@ class LocalServer:
                 progress.say(f"what models print is in Ray's logs only: {error}")
         self._ray.start()
         self._watch.start()
-        if self._ray.warning:
-            progress.say(f"warning: {self._ray.warning}")
+        for warning in self._ray.warnings:
+            progress.say(f"warning: {warning}")
 
     def _require_alone(self) -> None:
         """See that the cluster joined has no Eagleray, which this one would take the place of, and end with itself."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.local_ray import LocalRay, RayOptions, StartFailed, cluster, explain
+from app.cli.local_ray import LocalRay, RayOptions, StartFailed, _require_machine, cluster, explain
 from tests.serving import EAGLERAY, environment, run
 
 
@@ -65,6 +65,14 @@ def test_what_this_machine_lacks_is_said_before_ray_is_started(
     monkeypatch.setattr(*function, refused)
     with pytest.raises(StartFailed, match=text):
         LocalRay(RayOptions()).start()
+
+
+def test_few_threads_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_NPROC: 300}
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (limits.get(limit, 1 << 20),) * 2)
+    (warning,) = _require_machine()
+    assert warning.startswith("threads: Ray and the models may start 300; raise it")
 
 
 def test_a_python_without_docstrings_is_refused(tmp_path: Path) -> None:
