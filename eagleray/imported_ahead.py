@@ -74,6 +74,10 @@ class ImportedAhead:
         for name in list(sys.modules):
             if name not in known and name.partition(".")[0] not in sys.stdlib_module_names:
                 self._hidden[name] = sys.modules.pop(name)
+        for name in self._highest():
+            package, _, own_name = name.rpartition(".")
+            if package in sys.modules and hasattr(sys.modules[package], own_name):
+                delattr(sys.modules[package], own_name)  # `from package import own_name` would import nothing
         sys.meta_path.insert(0, self)
 
     def is_as_installed(self) -> bool:
@@ -82,13 +86,16 @@ class ImportedAhead:
 
     def reveal_all(self) -> None:
         """Have all of it be imported, but for packages in whose place others are."""
-        for name in [each for each in self._hidden if each.rpartition(".")[0] not in self._hidden]:
+        for name in self._highest():
             module = self.take(name)
             if name in sys.modules:
                 self._take_below(name)
-            else:
-                sys.modules[name] = module
-                self.reveal_below(name)
+                continue
+            sys.modules[name] = module
+            package, _, own_name = name.rpartition(".")
+            if package:
+                setattr(sys.modules[package], own_name, module)
+            self._show_below(name)
         sys.meta_path.remove(self)
 
     def find_spec(
@@ -110,14 +117,42 @@ class ImportedAhead:
         return self._hidden.pop(name)
 
     def reveal_below(self, name: str) -> None:
-        """Have a package bring the modules below it, and what importing it changes elsewhere."""
-        sys.modules.update(self._take_below(name))
+        """Have a package bring the modules below it, what they have imported, and what it changes elsewhere.
+
+        Whoever pickles something that `sys.modules` does not have copies it instead of naming it (cloudpickle).
+        """
+        shown = [sys.modules[name], *self._show_below(name)]
+        for needed in {each for module in shown for each in _named_in(module)}:
+            highest = self._highest_above(needed)
+            if highest and self._would_be_imported(highest):
+                importlib.import_module(highest)
+
+    def _show_below(self, name: str) -> list[ModuleType]:
+        """Return the modules below a package, which are in `sys.modules` from now on."""
+        below = self._take_below(name)
+        sys.modules.update(below)
         if name == _NUMPY:
             set_blas_threads()
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()
         if effect := self._effects.get(name):
             setattr(*effect)
+        return list(below.values())
+
+    def _highest(self) -> list[str]:
+        """Return what is hidden and no part of a package that is."""
+        return [each for each in self._hidden if each.rpartition(".")[0] not in self._hidden]
+
+    def _highest_above(self, name: str) -> str:
+        """Return the package that has to be imported for a module to show, "" for one that is not hidden."""
+        if name not in self._hidden:
+            return ""
+        return self._highest_above(name.rpartition(".")[0]) or name
+
+    def _would_be_imported(self, name: str) -> bool:
+        """Return whether whoever imports this package gets what was imported ahead, and not one of the user's."""
+        package = name.rpartition(".")[0]
+        return self.find_spec(name, sys.modules[package].__path__ if package else None) is not None
 
     def _take_below(self, name: str) -> dict[str, ModuleType]:
         below = [each for each in self._hidden if each.startswith(f"{name}.")]
@@ -177,6 +212,15 @@ def _no_random_ids() -> Iterator[None]:
         yield
     finally:
         actor.ActorClassID = kept
+
+
+def _named_in(module: ModuleType) -> set[str]:
+    """Return the modules that a module names, and those from which it has something."""
+    named = set()
+    for value in list(vars(module).values()):
+        with contextlib.suppress(Exception):  # a proxy may answer with any
+            named.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+    return {each for each in named if isinstance(each, str)}
 
 
 def _stamp(path: str) -> _Stamp:

@@ -49,6 +49,30 @@ print(ray.serve is hidden["ray.serve"], handle is hidden["ray.serve.handle"], "d
     assert printed(AHEAD + code) == ["set()", "1", *3 * ["True"], "2.0", *2 * ["True"], "False"]
 
 
+@pytest.mark.parametrize("statement", ["from ray import serve", "import ray.serve, grpc", "import fastapi"])
+def test_what_is_imported_shows_with_all_that_it_has_imported(statement: str) -> None:
+    """Or cloudpickle would copy classes of modules that do not show, as it does with functions of `__main__`."""
+    code = f"""
+import sys
+import ray._private.workers.default_worker
+{{}}{statement}
+print(*(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names))
+"""
+    alone, ahead = (set(printed(code.format(first))) for first in ("", AHEAD))
+    assert len(alone) > 100  # and some whose names begin with `_`, of Cython and sysconfig, are of no interest
+    assert {each for each in alone - ahead if not each.startswith("_")} == set()
+
+
+def test_an_application_of_somebody_elses_is_built_where_modules_were_imported_ahead() -> None:
+    code = """
+from ray import serve
+@serve.deployment
+class Theirs: pass
+print(Theirs.bind() is not None)
+"""
+    assert printed(AHEAD + code) == ["True"]
+
+
 def test_all_shows_where_a_replica_is_made() -> None:
     code = """
 print(logging.raiseExceptions, ray._private.worker.blocking_get_inside_async_warned)
