@@ -10,6 +10,7 @@ from deployments.replica.served_model import ServedModel
 from protocol.array_request import plain_id, plain_parameters, request_from_arrays
 from protocol.errors import Internal, InvalidArgument, NotFound, ServingError, Unsupported
 from protocol.infer import Array, InferRequest, InferResponse, Parameter
+from protocol.model_version import parse_version
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class HandleCall:
     parameters: Mapping[str, Parameter] | None = None
     request_id: str = ""
     model_name: str = ""
-    model_version: int = -1
+    model_version: int | str = -1
 
 
 class HandleCalls:
@@ -56,7 +57,10 @@ class HandleCalls:
                 answer.set_exception(result)
 
         try:
-            served = self._find(call.model_name, call.model_version)
+            given = call.model_version
+            served = self._find(call.model_name, parse_version(given) if isinstance(given, str) else given)
+            if not isinstance(call.inputs, Mapping):
+                raise InvalidArgument(f"inputs must be a dict of arrays by name, got {type(call.inputs).__name__}")
             if served.model.signature.decoupled:
                 raise Unsupported("Deployment handles don't support models with decoupled transaction policy")
             request = request_from_arrays(

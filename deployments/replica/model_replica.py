@@ -228,7 +228,7 @@ class ModelReplica:
         parameters: dict[str, Parameter] | None = None,
         request_id: str = "",
         model_name: str = "",
-        model_version: int = -1,
+        model_version: int | str = -1,
     ) -> dict[str, np.ndarray]:
         """Run one request that comes by a deployment handle and return its outputs by name.
 
@@ -238,7 +238,7 @@ class ModelReplica:
             parameters: custom request parameters, for the model.
             request_id: echoed in error messages.
             model_name: needed only where a replica serves more than one model.
-            model_version: -1 is the highest.
+            model_version: a number, or its text as Triton's clients write it; -1 and "" are the highest.
 
         Raises:
             ServingError: of the kind and with the text that an HTTP client would get.

@@ -105,8 +105,20 @@ def test_a_call_that_is_wrong_fails_alone(run: Runner) -> None:
         assert first == fifth == [0, 0]
         assert isinstance(second, InvalidArgument)
         assert str(second) == "input 'SECONDS' is no array: its rows are not of one length"
-        assert str(third) == "the call could not be understood: AttributeError"
+        assert isinstance(third, InvalidArgument)
+        assert str(third) == "inputs must be a dict of arrays by name, got NoneType"
         assert isinstance(fourth, NotFound)
+
+    run(test)
+
+
+def test_a_version_may_be_text_as_in_tritons_clients(run: Runner) -> None:
+    async def test(calls: HandleCalls) -> None:
+        for version in (1, "1", "", -1):
+            assert await outcome(calls.submit(HandleCall(sleep(0).inputs, model_version=version))) == [0, 0]
+        assert isinstance(await outcome(calls.submit(HandleCall(sleep(0).inputs, model_version="2"))), NotFound)
+        error = await outcome(calls.submit(HandleCall(sleep(0).inputs, model_version="one")))
+        assert isinstance(error, InvalidArgument) and "specified version string 'one'" in str(error)
 
     run(test)
 
