@@ -91,8 +91,8 @@ class Reconciler:
         """What may still be asked, by the step's application."""
         self._refused: frozenset[str] = frozenset()
         """Applications that were not deployed, as somebody else's have their names."""
-        self._free: frozenset[str] = frozenset()
-        """Those of them whose names were free at the last look."""
+        self._due: frozenset[str] = frozenset()
+        """Those of them whose names were free at the last look, and deployed ones that had gone."""
         self._later: set[str] = set()
         """Applications that the plan no longer holds, and that are still needed."""
         self._leaving: dict[Place, _Leaving] = {}
@@ -121,7 +121,7 @@ class Reconciler:
         """
         with self._turn:
             refused = self._reconcile(desired)
-            self._refused, self._free = frozenset(refused), frozenset()
+            self._refused, self._due = frozenset(refused), frozenset()
             return refused
 
     def _reconcile(self, desired: DesiredState) -> dict[str, str]:
@@ -213,15 +213,18 @@ class Reconciler:
                 self._reconcile(self._desired)
         return waits_s(self._options, slow_end=True)
 
-    def has_free_name(self) -> bool:
-        """Whether a name that was refused is free, as it was at the last look.
+    def must_deploy(self) -> bool:
+        """Whether an application of the plan is not there, and its name was free, or another's, at the last look too.
 
         `serve.delete` looks once a second whether an application has gone: it would wait for what took its name.
         """
         with self._turn:
-            free = self._refused - application_states().keys()
-            before, self._free = self._free, free
-            return not free.isdisjoint(before)
+            states = application_states()
+            lost = {app for app, deployed in self._deployed.items() if _is_gone(states.get(app), deployed)}
+            if lost - self._due:
+                logger.warning("somebody has ended the Serve applications %s", sorted(lost - self._due))
+            before, self._due = self._due, frozenset(lost | (self._refused - states.keys()))
+            return not self._due.isdisjoint(before)
 
     def _note_needed(self, plan: Plan) -> None:
         """Take what has changed since the last plan."""
@@ -350,6 +353,14 @@ class Reconciler:
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
             self._later.discard(name)
+
+
+def _is_gone(found: Mapping[str, Any] | None, deployed: _Deployed) -> bool:
+    """Return whether Serve has none of these deployments any more, but nothing or others in their place.
+
+    What was deployed a moment ago has none yet.
+    """
+    return found is None or (bool(found) and found.keys().isdisjoint(plan.name for plan in deployed.plans))
 
 
 def _asked_no_longer(before: Plan, after: Plan) -> dict[str, set[Place]]:

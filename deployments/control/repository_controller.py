@@ -73,7 +73,7 @@ _WATCH_S = 5.0
 _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
 _LIST_S = 2.0
-_REFUSED_S = 2.0
+_LOOK_S = 2.0
 _FOLLOW_TIMEOUT_S = 1.0
 _TRY_TIMEOUT_S = 2.0
 _DELETING = "DELETING"
@@ -132,7 +132,7 @@ class RepositoryController:
         self._follow_s = 0.0
         self._adopted_s = 0.0
         self._sweep_at_s = 0.0
-        self._refused_until_s = 0.0
+        self._look_at_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
         self._first_known = asyncio.Event()
@@ -304,7 +304,7 @@ class RepositoryController:
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._scaler.deployed()
             self._reconciled = desired
-            self._refused_until_s = self._loop.time() + _REFUSED_S
+            self._look_at_s = self._loop.time() + _LOOK_S
             if refused != self._refused:
                 self._refused = refused
                 self._adopt(self._state.desired or desired)  # a command may have changed it meanwhile
@@ -318,9 +318,9 @@ class RepositoryController:
             self._sweep_at_s = 0.0
         await self._try_again()
         await self._commands.forget_files()
-        if self._refused and self._loop.time() > self._refused_until_s:
-            self._refused_until_s = self._loop.time() + _REFUSED_S
-            if await asyncio.to_thread(self._reconciler.has_free_name):
+        if self._loop.time() > self._look_at_s:
+            self._look_at_s = self._loop.time() + _LOOK_S
+            if await asyncio.to_thread(self._reconciler.must_deploy) and not await self._is_deleted():
                 self._reconciled = None
 
     async def _try_again(self) -> None:
@@ -458,9 +458,13 @@ class RepositoryController:
             task.cancel()
         self._log.close()
         self._counters.close()
-        if await asyncio.to_thread(application_status, self._app) in (_DELETING, "NOT_STARTED"):
+        if await self._is_deleted():
             await asyncio.to_thread(self._store.end)
             await asyncio.to_thread(self._kept.end)
             await asyncio.to_thread(self._reconciler.end_all)
             await asyncio.to_thread(self._growth.end)
             await asyncio.to_thread(release_cards, _RELEASE_S)
+
+    async def _is_deleted(self) -> bool:
+        """Whether somebody has deleted the application that this controller is part of."""
+        return await asyncio.to_thread(application_status, self._app) in (_DELETING, "NOT_STARTED")

@@ -301,6 +301,18 @@ def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> N
     wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready", timeout_s=60)
 
 
+def test_what_somebody_has_deleted_or_replaced_is_noticed(cluster: Cluster, own: Deployment) -> None:
+    own.deploy("isolated", "halves")
+    wait_until(lambda: own.index().get("halves", ("",))[0] == "READY", "ready", timeout_s=90)
+    controller = serve_pid(cluster, CONTROLLER)
+    script(cluster, DELETE, "halves")
+    wait_until(lambda: own.index()["halves"] != ("READY", ""), "gone", timeout_s=60)
+    wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready again", timeout_s=60)
+    script(cluster, THEIRS, "halves")
+    wait_until(lambda: "'halves' is not Eagleray's" in own.index()["halves"][1], "taken", timeout_s=60)
+    assert serve_pid(cluster, CONTROLLER) == controller
+
+
 def test_load_of_a_model_whose_name_is_taken_is_refused(cluster: Cluster, own: Deployment) -> None:
     script(cluster, THEIRS, "halves")
     own.deploy("isolated", "simple", "halves", model_control_mode="explicit", load_model=["simple"])

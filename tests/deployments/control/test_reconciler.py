@@ -120,18 +120,21 @@ def test_a_name_is_free_once_whoever_deleted_its_application_has_seen_that_it_ha
     _, desired, reconciler = started(tmp_path)
     serving.applications["m"] = THEIRS
     assert set(reconciler.reconcile(desired)) == {"m"}
-    assert not any(reconciler.has_free_name() for _ in range(3))
+    assert not any(reconciler.must_deploy() for _ in range(3))
     del serving.applications["m"]
-    assert [reconciler.has_free_name() for _ in range(2)] == [False, True]
+    assert [reconciler.must_deploy() for _ in range(2)] == [False, True]
     assert reconciler.reconcile(desired) == {}
-    assert not reconciler.has_free_name()
+    assert not reconciler.must_deploy()
 
 
 def test_what_somebody_has_deleted_is_deployed_again(serving: Serve, tmp_path: Path) -> None:
     repository, desired, reconciler = started(tmp_path)
     reconciler.reconcile(desired)
+    assert not any(reconciler.must_deploy() for _ in range(3))
     del serving.applications["m"]
+    assert [reconciler.must_deploy() for _ in range(2)] == [False, True]
     assert reconciler.reconcile(desired) == {}
+    assert not reconciler.must_deploy()
     assert set(serving.applications) == {"m"}
     reconciler.reconcile(unloaded(repository.options, desired, ["m"]))
     assert serving.applications == {}

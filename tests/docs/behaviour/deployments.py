@@ -13,6 +13,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "An application of somebody else's": (CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",),
     "A model whose application would need its name": (CLUSTER + "test_name_that_becomes_free_is_taken",),
+    "An application of Eagleray's own that somebody deletes": (
+        CLUSTER + "test_what_somebody_has_deleted_or_replaced_is_noticed",
+    ),
     "A model that changes in place": (
         "deployments/replica/test_model_host.py::test_reload_in_place_refuses_no_request",
     ),
