@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from app.environment import environment, unknown_variables
+from app.environment import environment, near_setting, unknown_variables
 from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.listener_files import check_listeners
@@ -97,7 +97,7 @@ def _settings(merged: dict[str, Any]) -> Settings:
     try:
         return Settings(**merged)
     except ValidationError as error:
-        sentences = [f"args: {sentence}" for sentence in refusals(error)]
+        sentences = [f"args: {sentence}" for sentence in refusals(error, near_setting)]
     raise ValueError("; ".join(sentences))
 
 

@@ -68,5 +68,13 @@ def unknown_variables() -> list[str]:
 def _near(name: str, known: Iterable[str]) -> list[str]:
     """Return the variable that is meant by a mistyped one, if any is near; what all begin with does not count."""
     rests = [each.removeprefix(_PREFIX) for each in known]
-    found = difflib.get_close_matches(name.removeprefix(_PREFIX).upper(), rests, n=1, cutoff=_LIKENESS)
-    return [f"{_PREFIX}{each}" for each in found]
+    return [f"{_PREFIX}{each}" for each in _similar(name.removeprefix(_PREFIX).upper(), rests)]
+
+
+def near_setting(name: str) -> str:
+    """Return the setting that is meant by a mistyped one, "" if none is near."""
+    return next(iter(_similar(name.lower().replace("-", "_"), list(Settings.model_fields))), "")
+
+
+def _similar(name: str, known: list[str]) -> list[str]:
+    return difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS)

@@ -35,7 +35,9 @@ def test_what_no_ingress_could_start_with_is_refused(arguments: dict[str, Any], 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"htttp_port": 8000}, "args: htttp_port: there is no such setting"),
+        ({"htttp_port": 8000}, "args: htttp_port: there is no such setting; did you mean http_port?"),
+        ({"http-port": 8000}, "args: http-port: there is no such setting; did you mean http_port?"),
+        ({"replicas": 2}, "args: replicas: there is no such setting"),
         ({"model_repository": "/models"}, "args: model_repository: must be a list"),
         ({"http_port": 9000, "grpc_port": 9000}, "args: --grpc-port and --http-port are both 9000 on 127.0.0.1"),
         (
