@@ -15,13 +15,14 @@ from app.environment import environment, near_setting, unknown_variables
 from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.listener_files import check_listeners
+from app.listeners import Listener, clash
 from app.other_eagleray import other_eagleray
 from app.refusals import refusals
 from app.settings import Settings
 from app.triton_flags import merged_settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
-from deployments.serve_internals import share_of_node
+from deployments.serve_internals import proxy_addresses, share_of_node
 from protocol.limits import Limits
 
 APPLICATION = "eagleray"
@@ -45,6 +46,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     merged, warnings = merged_settings(args, environment())
     settings = _settings(merged)
     check_listeners(settings)
+    _check_proxies(settings)
     for warning in (*unknown_variables(), *warnings):
         # Serve's logger: the one that `serve deploy` has set up in the process that builds.
         logging.getLogger("ray.serve").warning("%s", warning)
@@ -99,6 +101,19 @@ def _settings(merged: dict[str, Any]) -> Settings:
     except ValidationError as error:
         sentences = [f"args: {sentence}" for sentence in refusals(error, near_setting)]
     raise ValueError("; ".join(sentences))
+
+
+def _check_proxies(settings: Settings) -> None:
+    """See that Ray Serve's own proxies leave the ports alone: the kernel would deal connections out to both.
+
+    Raises:
+        ValueError: they listen on one of them.
+    """
+    theirs = [
+        Listener(f"the proxies of Ray Serve ({options})", address, port) for options, address, port in proxy_addresses()
+    ]
+    if told := clash([*theirs, *settings.listeners()]):
+        raise ValueError(f"args: {told}")
 
 
 def controller_options(settings: Settings, limits: Limits, deployed: str) -> ControllerOptions:

@@ -20,6 +20,8 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve._private.long_poll import LongPollNamespace
 from ray.serve._private.router import AsyncioRouter, SharedRouterLongPollClient, SingletonThreadRouter
+from ray.serve._private.utils import is_grpc_enabled
+from ray.serve.config import ProxyLocation
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
 from ray.serve.schema import ApplicationStatus
@@ -288,6 +290,19 @@ def application_states() -> dict[str, dict[str, DeploymentState]]:
 def application_status(app_name: str) -> str:
     """Return the ApplicationStatus of one application, NOT_STARTED when there is none; blocks."""
     return str(_get_global_client().get_serve_status(app_name).app_status.status.value)
+
+
+def proxy_addresses() -> list[tuple[str, str, int]]:
+    """Return what Serve's own proxies listen on, each with the options that say so; blocks.
+
+    Nothing where they are disabled, or Serve has not started.
+    """
+    client = _get_global_client(raise_if_no_controller_running=False) if ray.is_initialized() else None
+    if client is None or client.get_serve_details()["proxy_location"] in (None, ProxyLocation.Disabled):
+        return []
+    http, grpc = client.http_config, ray.get(client._controller.get_grpc_config.remote(), timeout=10)
+    found = [("http_options", http.host, http.port)]
+    return [*found, ("grpc_options", "0.0.0.0", grpc.port)] if is_grpc_enabled(grpc) else found
 
 
 def replica_targets() -> dict[tuple[str, str], int]:

@@ -1,5 +1,7 @@
 """What `serve deploy` refuses before anything of the application that runs is replaced."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from app.builder import build
 from tests.certificates import Authority
+from tests.serving import environment, free_port, run
 
 MISSING = {
     "certificate": {
@@ -59,6 +62,37 @@ def test_a_secret_among_wrong_settings_is_not_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wealth") as error:
         build({"model_repository": [str(tmp_path)], "http_restricted_api": ["wealth:key=secret"]})
     assert "secret" not in str(error.value)
+
+
+PROXY = """
+import json, sys
+import ray
+from ray import serve
+import eagleray
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+said = []
+for location in ("Disabled", "HeadOnly"):
+    serve.start(proxy_location=location, http_options={"host": "0.0.0.0", "port": int(sys.argv[1])})
+    try:
+        eagleray.build({"model_repository": ["."], "http_port": int(sys.argv[1])})
+        said.append("taken")
+    except ValueError as error:
+        said.append(str(error))
+    serve.shutdown()
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_a_port_of_serves_own_proxies_is_refused() -> None:
+    """They would share it, and each get some of the connections."""
+    port = free_port()
+    done = run(sys.executable, "-c", PROXY, str(port), env=environment(), timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    told = f"args: --http-port and the proxies of Ray Serve (http_options) are both {port} on 0.0.0.0"
+    assert json.loads(done.stdout.splitlines()[-1]) == ["taken", told]
 
 
 def test_files_that_are_there_are_taken(tmp_path: Path) -> None:

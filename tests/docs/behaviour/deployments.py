@@ -31,6 +31,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
         "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused_or_brings_what_cannot_be_read",
     ),
+    "So does one whose ports are": ("app/test_builder.py::test_a_port_of_serves_own_proxies_is_refused",),
     "`serve deploy` starts the ingresses of each node anew": (
         "e2e/test_redeployment.py::test_the_only_ingress_of_a_node_serves_until_another_knows_as_much",
         "e2e/test_redeployment.py::test_ingresses_that_cannot_start_leave_those_that_run_where_they_are",
