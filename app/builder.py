@@ -22,7 +22,7 @@ from app.settings import Settings
 from app.triton_flags import merged_settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
-from deployments.serve_internals import proxy_addresses, share_of_node
+from deployments.serve_internals import proxy_addresses, refuses_routers, share_of_node
 from protocol.limits import Limits
 
 APPLICATION = "eagleray"
@@ -38,11 +38,16 @@ def build(args: dict[str, Any]) -> serve.Application:
     Whatever it refuses leaves the application that runs as it is.
 
     Raises:
-        RuntimeError: the processes of the cluster might run another Eagleray.
+        RuntimeError: the processes of the cluster might run another Eagleray, or Serve runs HAProxy.
         ValueError: there is no such setting or value, or a file cannot be used without which no ingress listens.
     """
     if other := other_eagleray():
         raise RuntimeError(other)
+    if refuses_routers():
+        raise RuntimeError(
+            "Ray Serve is set to run HAProxy (RAY_SERVE_ENABLE_HA_PROXY): it takes no request router then, and by one "
+            "Eagleray finds the replicas of models; start the cluster without that variable"
+        )
     merged, warnings = merged_settings(args, environment())
     settings = _settings(merged)
     check_listeners(settings)

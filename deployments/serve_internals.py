@@ -15,6 +15,7 @@ from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
+from ray.serve._private import constants
 from ray.serve._private.common import DeploymentID, DeploymentStatus, ReplicaState
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.logging_utils import get_serve_logs_dir
@@ -303,6 +304,11 @@ def proxy_addresses() -> list[tuple[str, str, int]]:
     http, grpc = client.http_config, ray.get(client._controller.get_grpc_config.remote(), timeout=10)
     found = [("http_options", http.host, http.port)]
     return [*found, ("grpc_options", "0.0.0.0", grpc.port)] if is_grpc_enabled(grpc) else found
+
+
+def refuses_routers() -> bool:
+    """Whether Serve takes no request router for what stands first in an application, as each deployment of ours may."""
+    return bool(constants.RAY_SERVE_ENABLE_HA_PROXY)
 
 
 def replica_targets() -> dict[tuple[str, str], int]:

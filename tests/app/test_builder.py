@@ -92,7 +92,13 @@ def test_a_port_of_serves_own_proxies_is_refused() -> None:
     done = run(sys.executable, "-c", PROXY, str(port), env=environment(), timeout_s=100)
     assert done.returncode == 0, done.stderr
     told = f"args: --http-port and the proxies of Ray Serve (http_options) are both {port} on 0.0.0.0"
-    assert json.loads(done.stdout.splitlines()[-1]) == ["taken", told]
+    assert json.dumps(["taken", told]) in done.stdout.splitlines()
+
+
+def test_a_serve_that_takes_no_routers_is_refused() -> None:
+    code = 'import eagleray; eagleray.build({"model_repository": ["."]})'
+    done = run(sys.executable, "-c", code, env=environment(RAY_SERVE_ENABLE_HA_PROXY="1"))
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: Ray Serve is set to run HAProxy")
 
 
 def test_files_that_are_there_are_taken(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused_or_brings_what_cannot_be_read",
     ),
     "So does one whose ports are": ("app/test_builder.py::test_a_port_of_serves_own_proxies_is_refused",),
+    "And so does any on a cluster": ("app/test_builder.py::test_a_serve_that_takes_no_routers_is_refused",),
     "`serve deploy` starts the ingresses of each node anew": (
         "e2e/test_redeployment.py::test_the_only_ingress_of_a_node_serves_until_another_knows_as_much",
         "e2e/test_redeployment.py::test_ingresses_that_cannot_start_leave_those_that_run_where_they_are",
