@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from math import ceil
+from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
@@ -11,6 +12,8 @@ from repository_loader.overrides import OverrideError, read_overrides
 from repository_loader.snapshot import Snapshot
 
 MAX_BUNDLES = 10_000
+_SHARE: Final = 0.05
+"""Of a CPU, for a model that does not say how much."""
 
 Bundle = dict[str, float]
 
@@ -18,7 +21,8 @@ Bundle = dict[str, float]
 def demand(snapshot: Snapshot, plan: Plan, facts: ClusterFacts) -> list[Bundle]:
     """Return the bundles that must fit into the cluster at once, those of what runs included; none if nothing waits.
 
-    Only models that a larger cluster would hold count: those with a part on GPUs, and those that ask for CPUs.
+    Only models that a larger cluster would hold count: those with a part on GPUs, those that ask for CPUs, and where
+    there is no CPU, any.
     """
     waiting = [
         model.config
@@ -40,8 +44,8 @@ def demand(snapshot: Snapshot, plan: Plan, facts: ClusterFacts) -> list[Bundle]:
         elif listed is not None:
             cards = max(cards, max(listed, default=facts.num_gpus) + 1)
             bundles += [{"GPU": 1, **needs}] if needs else []
-        elif config.name in plan.unplaced and overrides.num_cpus:
-            bundles += [{"CPU": overrides.num_cpus}] * replicas
+        elif config.name in plan.unplaced and (cpus := overrides.num_cpus or (0 if facts.num_cpus else _SHARE)):
+            bundles += [{"CPU": cpus}] * replicas
     if not cards and not bundles:
         return []
     card: Bundle = {"GPU": 1}

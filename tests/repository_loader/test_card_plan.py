@@ -178,6 +178,7 @@ def test_what_a_grown_cluster_would_hold_is_asked_for() -> None:
         == [{"GPU": 1}] * 2
     )
     assert wanted(model("m", PYTHON + parameter("num_cpus", "9"))) == [{"CPU": 9}]
+    assert wanted(model("m", PYTHON), facts=ClusterFacts((NodeFacts(0, 0),))) == [{"CPU": 0.05}]
 
 
 def test_estimates_memory_from_the_file(tmp_path: Path) -> None:
