@@ -29,7 +29,8 @@ from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-MAX_OUTCOMES: Final = 256
+MAX_OUTCOMES: Final = 1024
+"""Of how many commands is known what became of them: as many as may wait for that at once."""
 MAX_GONE: Final = 10_000
 """Of how many models is known why they do not run any more: clients may load models by ever new names."""
 
@@ -478,9 +479,9 @@ def _resolved(desired: DesiredState, command: str, outcome: str) -> DesiredState
 
 
 def _latest(outcomes: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Forget the oldest commands; open ones are few, as models have one trial at a time."""
-    excess = max(0, len(outcomes) - MAX_OUTCOMES)
-    old = [command for command, outcome in outcomes.items() if outcome is not None][:excess]
+    """Forget the oldest commands of those that have ended; open ones are as few as trials."""
+    ended = [command for command, outcome in outcomes.items() if outcome is not None]
+    old = set(ended[: max(0, len(ended) - MAX_OUTCOMES)])
     return {command: outcome for command, outcome in outcomes.items() if command not in old}
 
 

@@ -8,6 +8,7 @@ from deployments.control.desired_state import (
     MAX_GONE,
     DesiredState,
     Origin,
+    Trial,
     committed,
     loaded,
     refused,
@@ -15,7 +16,7 @@ from deployments.control.desired_state import (
     with_traffic,
 )
 from deployments.control.first_state import read_desired_state
-from deployments.control.model_commands import read_models
+from deployments.control.model_commands import MAX_COMMANDS, read_models
 from protocol.limits import Limits
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import PlanSettings
@@ -232,3 +233,15 @@ def test_a_long_reason_is_kept_in_short(tmp_path: Path) -> None:
     for text in kept:
         assert text is not None and len(text) <= 960
         assert "unexpected input 'xx" in text and text.endswith("xx' for model 'm'")
+
+
+def test_whoever_waits_hears_of_a_command_however_many_end_with_it(tmp_path: Path) -> None:
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    commands = [f"command {number}" for number in range(MAX_COMMANDS)]
+    trials = tuple(Trial(command, "", {}) for command in commands)
+    before = replace(
+        read_desired_state(options, SMALL), trials=trials, outcomes={"earlier": "", **dict.fromkeys(commands)}
+    )
+    one = committed(options, before, trials[0])
+    assert one.outcomes[commands[0]] == "" and one.outcomes[commands[1]] is None
+    assert committed(options, one, *trials[1:]).outcomes == dict.fromkeys(commands, "")
