@@ -357,10 +357,9 @@ class RepositoryController:
         self._reconciler.replicas_told(self._status.told)
         self._table.note_long_gone()
         self._publish()
-        if verdicts is None:
-            return []
-        self._status_known.set()
-        self._first_known.set()
+        if self._table.plan is desired.plan:  # else nothing was taken
+            self._status_known.set()
+            self._first_known.set()
         return verdicts
 
     async def _read(self) -> DesiredState:

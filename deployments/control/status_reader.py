@@ -17,7 +17,7 @@ from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.ray_folder import ray_folder
-from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import FAILED, DeploymentState, answers_by, application_states, handle_of, let_go_of
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
 
@@ -82,6 +82,7 @@ class StatusReader:
         self._asked: set[tuple[str, str]] = set()
         self._trials: tuple[tuple[Trial, float], ...] = ()
         """The trials as they were read last, each with the time since when."""
+        self._packages = Packages()
         self.told: frozenset[str] = frozenset()
         """Applications of packed models that Serve changes nothing of, and whose replicas say what they have loaded."""
 
@@ -89,13 +90,12 @@ class StatusReader:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
         self._replaced.add(deployment)
 
-    async def read(
-        self, table: ModelTable, desired: DesiredState, *, taking_over: bool = False
-    ) -> list[Verdict] | None:
+    async def read(self, table: ModelTable, desired: DesiredState, *, taking_over: bool = False) -> list[Verdict]:
         """Ask Serve for the status of every application, take what it says, and return which trials have ended.
 
-        Nothing is taken, and None returned, when the table has become another's meanwhile: what was told is of what
-        was there before. A controller that is `taking_over` asks what serves of deployments whose replicas are being
+        Nothing is taken when the table has become that of another plan meanwhile: what was told is of what was there
+        before. Trials that have succeeded by then have done so all the same: in a stream of commands each look is late.
+        A controller that is `taking_over` asks what serves of deployments whose replicas are being
         replaced, and hears of no trial: what Serve says of those is older than what it is about to deploy.
 
         Raises:
@@ -113,7 +113,8 @@ class StatusReader:
         ingresses = await asyncio.to_thread(self._ingresses) if waits else ()
         if table.plan is not desired.plan:
             self._replaced.update(described)
-            return None
+            verdicts = [] if taking_over else self._verdicts(table, desired, applications, described, ingresses)
+            return [verdict for verdict in verdicts if verdict.succeeds]
         self._take_states(table, desired, applications, described)
         if table.unloading:
             running = {(app, name) for app, deployments in applications.items() for name in deployments}
@@ -273,6 +274,8 @@ class StatusReader:
             for trial in desired.trials
         )
         packages = packages_by_name(desired.plan)
+        packages.take_told(self._packages, desired.plan)
+        self._packages = packages
         verdicts = []
         for trial, since_s in self._trials:
             # What Serve says at first may be of what was there before.
@@ -282,7 +285,7 @@ class StatusReader:
             for name in trial.before.keys() & desired.plan.unplaced.keys():
                 reasons[name] = {1: desired.plan.unplaced[name]}
             for deployment, model in _parts(desired, trial):
-                digest = HostedModel.of(model, packages).to_dict()["digest"]
+                digest = packages.told(model)["digest"]
                 if deployment is None:
                     reason = table.reports.reason((model.name, model.version), digest, ingresses)
                 else:

@@ -19,6 +19,7 @@ from deployments.control import status_reader
 from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
 from deployments.control.status_reader import StatusReader, Verdict, _Part
+from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.serve_internals import DeploymentState
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import Repository
@@ -141,9 +142,38 @@ def test_what_was_told_of_another_plan_is_not_taken(tmp_path: Path, monkeypatch:
         return table.models["step"].versions[1].state
 
     table.replace(replace(desired, plan=replace(desired.plan)), {})
-    assert (asyncio.run(reader.read(table, desired)), state()) == (None, LOADING)
+    assert (asyncio.run(reader.read(table, desired)), state()) == ([], LOADING)
     table.replace(desired, {})
     assert (asyncio.run(reader.read(table, desired)), state()) == ([], READY)
+
+
+def test_a_trial_that_has_succeeded_ends_though_other_commands_come_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a stream of loads there is another plan at the end of each look: the first would wait for the last."""
+    for name in ("first", "second"):
+        write(tmp_path, name, "")
+    repository, table, reader = Repository(tmp_path, at_start=("none",)), ModelTable(), StatusReader()
+    one = repository.load(repository.read(), "first")
+    (trial,) = one.trials
+    running: dict[str, Any] = {}
+    monkeypatch.setattr(status_reader, "application_states", lambda: running)
+
+    def ended(status: str) -> list[Verdict]:
+        for deployment in one.plan.deployments:
+            running[deployment.app_name] = {deployment.name: DeploymentState(status, "")}
+        return asyncio.run(reader.read(table, one))
+
+    async def serves(*asked: Any, **how: Any) -> list[list[Any]]:
+        (model,) = one.plan.models
+        return [[["first", 1, "", 0.0, HostedModel.of(model, Packages()).to_dict()["digest"]]]]
+
+    monkeypatch.setattr(reader, "_ask", serves)
+    table.replace(repository.load(one, "second"), {})
+    assert ended("UPDATING") == []
+    assert ended("DEPLOY_FAILED") == [], "the next look says so, of what is there then"
+    assert ended("HEALTHY") == [Verdict(trial)]
+    assert table.models["first"].versions[1].state == LOADING, "its end says so"
 
 
 def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
