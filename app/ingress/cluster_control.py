@@ -1,6 +1,7 @@
 """Loading and unloading models on a client's wish: the controller does it, and every ingress follows."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -116,6 +117,10 @@ class ClusterControl:
             self._told.discard(task)
         where = (told["epoch"], told["generation"])
         done = _Done(*where, await all_have_followed(*where))
+        # Until then this one knows nothing of a model that was loaded, and serves one that was unloaded.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REACH_TIMEOUT_S):
+                await self._models.until_not_behind(*where)
         if told["error"] is not None:
             raise from_grpc_code(*told["error"])
         return done

@@ -36,6 +36,11 @@ class Models:
         while self.directory.epoch != epoch or self.directory.generation < generation:
             await self._changed.wait()
 
+    async def until_not_behind(self, epoch: str, generation: int) -> None:
+        """Wait until the directory is of at least the generation, or of another epoch, which may be a later one."""
+        while self.directory.epoch == epoch and self.directory.generation < generation:
+            await self._changed.wait()
+
     async def until_ready(self, name: str) -> None:
         """Wait until every version of a model, or of all that share its name, can be asked that takes requests.
 

@@ -1,10 +1,12 @@
 """What an ingress that stops says to those who wait for a model to load."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.ingress import cluster_control
 from app.ingress.cluster_control import ClusterControl
 from app.service.model_control import LoadRequest
 from app.service.models import Models
@@ -64,6 +66,39 @@ def test_a_client_that_leaves_ends_its_command_as_before() -> None:
             await load
 
     run(test)
+
+
+@pytest.mark.parametrize("method", ["load", "unload"])
+def test_a_command_is_answered_when_the_ingress_has_followed_however_late_it_does(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load it takes more than the 2 s for which all ingresses are waited for."""
+
+    async def late(epoch: str, generation: int) -> bool:
+        return False
+
+    class Controller(SlowController):
+        def __getattr__(self, method: str) -> Any:
+            async def told() -> dict[str, Any]:
+                return {"epoch": "epoch", "generation": 2, "error": None}
+
+            return SimpleNamespace(remote=lambda *arguments: told())
+
+    async def scenario() -> None:
+        host, fleet = FakeHost(), FakeFleet()
+        models = Models(host, fleet)  # type: ignore[arg-type]
+        models.directory = Directory("epoch", 1, True, {})
+        control = ClusterControl(Controller(), models)  # type: ignore[arg-type]
+        command = control.load(LoadRequest("m")) if method == "load" else control.unload("m", unload_dependents=False)
+        task = asyncio.create_task(command)
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert not done
+        models.directory = Directory("epoch", 2, True, {})
+        models.changed()
+        await asyncio.wait_for(task, 30)
+
+    monkeypatch.setattr(cluster_control, "all_have_followed", late)
+    asyncio.run(scenario())
 
 
 def test_a_load_waits_for_no_model_that_failed_here() -> None:
