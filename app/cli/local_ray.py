@@ -8,6 +8,7 @@ from typing import Any
 
 from app.cli.cluster_address import require_listener
 from app.cli.dashboard_login import DashboardLogin
+from app.cli.ray_tls import ray_tls_fault
 from app.cli.ray_token import current_token
 from app.other_eagleray import other_eagleray
 from deployments.available_cores import available_cores
@@ -128,6 +129,8 @@ def _require_machine() -> list[str]:
 
     if sys.flags.optimize > 1:
         raise StartFailed("PYTHONOPTIMIZE=2 leaves out docstrings, without which Ray does not start; set it to 1 or 0")
+    if fault := ray_tls_fault():
+        raise StartFailed(fault)
     for found in (loopback(), shared_memory(), open_files()):
         if found.level == ERROR:
             raise StartFailed(f"{found.check}: {found.text}")

@@ -90,6 +90,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "One whose own processes are not": (
         "app/cli/test_local_server.py::test_a_start_without_a_controller_or_an_ingress_fails_in_time",
     ),
+    "With `RAY_USE_TLS`, `eagleray serve` names": (
+        "app/cli/test_ray_tls.py::test_variables_that_are_missing_are_named_before_ray_is_started",
+        "app/cli/test_ray_tls.py::test_a_file_that_is_not_there_is_named",
+        "app/cli/test_ray_tls.py::test_a_key_of_another_certificate_is_refused",
+    ),
     "A start that fails ends with exit code 1": (COMMANDS + "test_ray_that_does_not_start_is_one_sentence",),
     "Ctrl-C while models load": (COMMANDS + "test_sigint_during_the_start_stops_cleanly",),
     "`eagleray serve` starts in any folder": (NAMESAKES + "test_files_named_as_our_packages_hide_nothing",),
