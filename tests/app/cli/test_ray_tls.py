@@ -53,3 +53,15 @@ def test_a_key_of_another_certificate_is_refused(
     other = str(Authority(tmp_path, "other").issue("stranger").key)
     monkeypatch.setenv("RAY_TLS_SERVER_KEY", other)
     assert f"{other} are not a certificate and its unencrypted key" in ray_tls_fault()
+
+
+def test_a_certificate_of_another_root_is_refused(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TLS_CA_CERT", str(Authority(tmp_path, "other").certificate))
+    assert "certificate verify failed" in ray_tls_fault()
+
+
+def test_a_certificate_for_another_address_is_refused(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.ray_tls._ADDRESS", "10.0.0.1")
+    assert f"{files['RAY_TLS_SERVER_CERT']} is not for 10.0.0.1 (subjectAltName)" in ray_tls_fault()

@@ -94,6 +94,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_ray_tls.py::test_variables_that_are_missing_are_named_before_ray_is_started",
         "app/cli/test_ray_tls.py::test_a_file_that_is_not_there_is_named",
         "app/cli/test_ray_tls.py::test_a_key_of_another_certificate_is_refused",
+        "app/cli/test_ray_tls.py::test_a_certificate_of_another_root_is_refused",
+        "app/cli/test_ray_tls.py::test_a_certificate_for_another_address_is_refused",
     ),
     "A start that fails ends with exit code 1": (COMMANDS + "test_ray_that_does_not_start_is_one_sentence",),
     "Ctrl-C while models load": (COMMANDS + "test_sigint_during_the_start_stops_cleanly",),
