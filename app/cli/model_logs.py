@@ -104,7 +104,7 @@ def logs(
     url = "" if elsewhere and url_of_environment() else server.url
     if ray_address or url:
         if follow or folder is not None or (ray_address and url):
-            raise click.UsageError("--url and --ray-address go with neither each other, --follow nor --folder")
+            raise click.UsageError("--url and --ray-address exclude each other, and both exclude --follow and --folder")
         if url:
             _print_of_server(server, model, count, as_json)
         else:

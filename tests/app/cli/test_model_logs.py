@@ -50,7 +50,7 @@ def test_a_server_of_the_environment_gives_way_to_what_the_line_says(folder: Pat
     done = run(EAGLERAY, "logs", "digits", "--folder", str(folder), env=env)
     assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, ["one", "three", "two"], "")
     done = run(EAGLERAY, "logs", "digits", "--url", "http://127.0.0.1:1", "--folder", str(folder))
-    assert (done.returncode, "go with neither each other, --follow nor --folder" in done.stderr) == (2, True)
+    assert (done.returncode, "both exclude --follow and --folder" in done.stderr) == (2, True)
 
 
 def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:
