@@ -50,6 +50,8 @@ class ImportedAhead:
         self._effects: dict[str, tuple[ModuleType, str, Any]] = {}
         """What importing a package has changed elsewhere, by the package's name."""
         self._files: dict[str, _Stamp] = {}
+        self._needed: dict[str, set[str]] = {}
+        """What each package has imported, by the names of the packages that bring it."""
 
     def run(self) -> None:
         """Import everything that can be imported, and hide it."""
@@ -74,6 +76,9 @@ class ImportedAhead:
         for name in list(sys.modules):
             if name not in known and name.partition(".")[0] not in sys.stdlib_module_names:
                 self._hidden[name] = sys.modules.pop(name)
+        for name, module in self._hidden.items():
+            needed = {highest for each in _named_in(module) if (highest := self._highest_above(each))}
+            self._needed.setdefault(self._highest_above(name), set()).update(needed)
         for name in self._highest():
             package, _, own_name = name.rpartition(".")
             if package in sys.modules and hasattr(sys.modules[package], own_name):
@@ -121,23 +126,20 @@ class ImportedAhead:
 
         Whoever pickles something that `sys.modules` does not have copies it instead of naming it (cloudpickle).
         """
-        shown = [sys.modules[name], *self._show_below(name)]
-        for needed in {each for module in shown for each in _named_in(module)}:
-            highest = self._highest_above(needed)
-            if highest and self._would_be_imported(highest):
-                importlib.import_module(highest)
+        self._show_below(name)
+        for needed in self._needed.get(name, ()):
+            if needed in self._hidden and self._would_be_imported(needed):
+                importlib.import_module(needed)
 
-    def _show_below(self, name: str) -> list[ModuleType]:
-        """Return the modules below a package, which are in `sys.modules` from now on."""
-        below = self._take_below(name)
-        sys.modules.update(below)
+    def _show_below(self, name: str) -> None:
+        """Have the modules below a package be imported."""
+        sys.modules.update(self._take_below(name))
         if name == _NUMPY:
             set_blas_threads()
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()
         if effect := self._effects.get(name):
             setattr(*effect)
-        return list(below.values())
 
     def _highest(self) -> list[str]:
         """Return what is hidden and no part of a package that is."""
