@@ -7,12 +7,12 @@ from typing import Final
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from repository_loader.cluster_facts import ClusterFacts
-from repository_loader.deployment_plan import DeploymentPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, Plan, PlanSettings
 from repository_loader.overrides import OverrideError, read_overrides
 from repository_loader.snapshot import Snapshot
 
 MAX_BUNDLES = 10_000
-_SHARE: Final = 0.05
+_SHARE: Final = PlanSettings().num_cpus_per_replica
 """Of a CPU, for a model that does not say how much."""
 
 Bundle = dict[str, float]

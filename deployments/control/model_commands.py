@@ -14,6 +14,7 @@ from typing import Final
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
+    MAX_OUTCOMES,
     DesiredState,
     Origin,
     alike,
@@ -43,7 +44,7 @@ from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
 
-MAX_COMMANDS: Final = 1024
+MAX_COMMANDS: Final = MAX_OUTCOMES
 MAX_READS: Final = 16
 """How many commands have models read at the same time."""
 _TIMEOUT_S: Final = 3600.0

@@ -95,8 +95,8 @@ class StatusReader:
 
         Nothing is taken when the table has become that of another plan meanwhile: what was told is of what was there
         before. Trials that have succeeded by then have done so all the same: in a stream of commands each look is late.
-        A controller that is `taking_over` asks what serves of deployments whose replicas are being
-        replaced, and hears of no trial: what Serve says of those is older than what it is about to deploy.
+        A controller that is `taking_over` asks what serves of deployments whose replicas are being replaced, and hears
+        of no trial: what Serve says of those is older than what it is about to deploy.
 
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
