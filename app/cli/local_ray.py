@@ -56,14 +56,14 @@ class LocalRay:
             self.warnings += _require_machine()
         import ray
 
-        from app.cli.ray_internals import fewer_processes, forked_workers, process_groups, sigterm_kept
+        from app.cli.ray_internals import as_served, sigterm_kept
 
         options = self._options
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
             require_listener(options.address)
-            with sigterm_kept(), process_groups(), forked_workers(), fewer_processes(dashboard=options.dashboard):
+            with sigterm_kept(), as_served(dashboard=options.dashboard):
                 context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error

@@ -17,13 +17,16 @@ from ray._private.node import Node
 from ray._private.ray_constants import (
     DASHBOARD_ADDRESS,
     KV_NAMESPACE_DASHBOARD,
+    PROCESS_TYPE_DASHBOARD_AGENT,
     PROCESS_TYPE_GCS_SERVER,
     PROCESS_TYPE_RAYLET,
+    PROCESS_TYPE_RUNTIME_ENV_AGENT,
 )
 
 from eagleray import HOME
 
 LAUNCHER: Final = Path(HOME) / "eagleray" / "worker_launcher.py"
+AGENT_LAUNCHER: Final = LAUNCHER.with_name("agent_launcher.py")
 
 
 @contextlib.contextmanager
@@ -115,6 +118,33 @@ def forked_workers() -> Iterator[None]:
         yield
     finally:
         ray_constants.SETUP_WORKER_FILENAME = kept
+
+
+@contextlib.contextmanager
+def bound_agents() -> Iterator[None]:
+    """Have the raylet that `ray.init` starts start its agents by `AGENT_LAUNCHER`: none of them outlives it."""
+
+    def python(component: str, *args: Any, **options: Any) -> list[str]:
+        command: list[str] = kept(component, *args, **options)
+        if component in agents and command == [sys.executable, "-u"]:  # a memory profiler is left alone
+            command.append(str(AGENT_LAUNCHER))
+        return command
+
+    agents = (PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT)
+    kept = services._build_python_executable_command_memory_profileable
+    if sys.platform == "linux":
+        services._build_python_executable_command_memory_profileable = python
+    try:
+        yield
+    finally:
+        services._build_python_executable_command_memory_profileable = kept
+
+
+@contextlib.contextmanager
+def as_served(*, dashboard: bool) -> Iterator[None]:
+    """Have `ray.init`, where it starts a cluster, start that of `eagleray serve`."""
+    with process_groups(), forked_workers(), bound_agents(), fewer_processes(dashboard=dashboard):
+        yield
 
 
 def end_autoscaler() -> None:

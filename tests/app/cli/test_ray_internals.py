@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import ray
-from ray._private import ray_constants, worker
+from ray._private import ray_constants, services, worker
 from ray._private.node import Node
+from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
 
+from app.cli.ray_internals import AGENT_LAUNCHER, bound_agents
 from tests.serving import environment, run
 
 
@@ -42,6 +44,17 @@ def test_the_script_that_starts_workers_can_be_another() -> None:
     folder = Path(ray.__file__).parent / "_private" / "workers"
     assert (folder / "default_worker.py").is_file() and (folder / ray_constants.SETUP_WORKER_FILENAME).is_file()
     assert ray_constants.SETUP_WORKER_FILENAME == "setup_worker.py"
+
+
+def test_the_command_lines_of_agents_begin_with_python_and_its_flag(tmp_path: Path) -> None:
+    for component in (PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT):
+        begin = services._build_python_executable_command_memory_profileable
+        with bound_agents():
+            begin_bound = services._build_python_executable_command_memory_profileable(component, str(tmp_path))
+        assert begin(component, str(tmp_path)) == [sys.executable, "-u"]
+        assert begin_bound == [sys.executable, "-u", str(AGENT_LAUNCHER)]
+        assert begin is services._build_python_executable_command_memory_profileable
+    assert inspect.getsource(services.start_raylet).count("_build_python_executable_command_memory_profileable(") == 2
 
 
 TERMINATED = """

@@ -41,4 +41,5 @@ TESTS: dict[str, tuple[str, ...]] = {
     "When the raylet or the GCS has ended": (COMMANDS + "test_a_server_whose_ray_has_ended_ends_with_1",),
     "The command says so, answers what is under way": (COMMANDS + "test_a_server_whose_ray_has_ended_ends_with_1",),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
+    "Where the command itself is killed": ("e2e/test_killed_server.py::test_what_a_killed_server_has_started_ends",),
 }
