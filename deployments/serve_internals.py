@@ -5,8 +5,7 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -17,7 +16,6 @@ from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 from ray.serve._private import constants
 from ray.serve._private.common import DeploymentID, DeploymentStatus, ReplicaState
-from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve._private.long_poll import LongPollNamespace
 from ray.serve._private.router import AsyncioRouter, SharedRouterLongPollClient, SingletonThreadRouter
@@ -30,22 +28,10 @@ from ray.util.placement_group import PlacementGroup
 
 from deployments.control import replica_directory
 from deployments.replica.device_memory import only_gpu
-from deployments.replica.worker_wakes import wake_main_thread_less
 
 LANE_ROUTER: Final = "eagleray.lane_router:LaneRouter"
 OWNER_KEY: Final = "eagleray_owner"
 """Where the `user_config` of a deployment of Eagleray's names the Serve application on whose behalf it runs."""
-
-
-STEADY_PERIOD_S: Final = 0.5
-"""How long Serve's controller sleeps between two looks at applications in which nothing changes."""
-STEADY_AFTER_S: Final = 5.0
-_AT_REST: Final = (
-    ApplicationStatus.RUNNING,
-    ApplicationStatus.DEPLOY_FAILED,
-    DeploymentStatus.HEALTHY,
-    DeploymentStatus.DEPLOY_FAILED,
-)
 
 FAILED: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 """States of deployments whose replicas do not start, or no longer serve."""
@@ -150,65 +136,6 @@ class _Listeners(dict[Any, Callable[[Any], None]]):
 def pin_version(deployment: serve.Deployment, version: str) -> serve.Deployment:
     """Give a deployment a version, so that deploying it again restarts its replicas only when the version changes."""
     return deployment.options(version=version, _internal=True)
-
-
-def calm_serve_controller() -> None:
-    """Have Serve's controller, in whose process this runs, do less while nothing changes.
-
-    Its main thread wakes less often (`wake_main_thread_less`), and so does its control loop: a look at all deployments
-    costs some 5 ms and three requests to the GCS. While a deployment or an application changes, and for
-    `STEADY_AFTER_S` from then on, looks are as frequent as Serve has them.
-    """
-    from ray.serve._private import controller  # 0.2 s, and loaded in this process alone
-
-    wake_main_thread_less()
-    changing_s = controller.CONTROL_LOOP_INTERVAL_S
-    steady_s = max(STEADY_PERIOD_S, changing_s)
-
-    def paced(look: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
-        changed_s = time.monotonic()
-
-        async def look_and_choose_pace(self: Any, *args: Any) -> None:
-            nonlocal changed_s
-            await look(self, *args)
-            now_s = time.monotonic()
-            if not _is_steady(self):
-                changed_s = now_s
-            controller.CONTROL_LOOP_INTERVAL_S = steady_s if now_s - changed_s > STEADY_AFTER_S else changing_s
-
-        return look_and_choose_pace
-
-    for actor_class in controller.ServeController.__subclasses__():  # the one that Ray has made of it
-        actor_class.run_control_loop_step = paced(actor_class.run_control_loop_step)
-    _keep_actor_classes()
-
-
-def _keep_actor_classes() -> None:
-    """Have replicas of one name be of one class, however often they are deployed.
-
-    Serve makes a class for each deployment. What there ever was stays: 22 KiB in Ray's tables, and 70 KiB in every
-    process that has had a handle to such a replica.
-    """
-    kept: dict[str, Any] = {}
-    make = DeploymentInfo.actor_def.fget
-
-    def actor_def(self: Any) -> Any:
-        self._cached_actor_def = kept.get(self.actor_name)
-        kept[self.actor_name] = make(self)
-        return kept[self.actor_name]
-
-    DeploymentInfo.actor_def = property(actor_def)
-
-
-def _is_steady(controller: Any) -> bool:
-    """Whether Serve's controller has applications, and nothing is under way in any of them."""
-    applications = controller.application_state_manager.list_app_statuses().values()
-    deployments = controller.deployment_state_manager.get_deployment_statuses()
-    return (
-        bool(applications)
-        and all(application.status in _AT_REST for application in applications)
-        and all(deployment.status in _AT_REST for deployment in deployments)
-    )
 
 
 class ClusterTable:

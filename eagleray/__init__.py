@@ -23,7 +23,7 @@ _OFFERED = {
     "ModelReplica": "deployments.replica.model_replica",
     "RepositoryController": "deployments.control.repository_controller",
     "complete_on_node": "deployments.control.node_completion",
-    "calm_serve_controller": "deployments.serve_internals",
+    "calm_serve_controller": "deployments.serve_controller",
 }
 _SHARED = ("deployments", "repository_loader", "protocol")
 

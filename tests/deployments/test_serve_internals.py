@@ -13,13 +13,12 @@ from ray import serve
 from ray._private.resource_and_label_spec import RESOURCE_CONSTRAINT_PREFIX, ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray._raylet import RAY_NODE_ACCELERATOR_TYPE_KEY
-from ray.serve._private import controller, default_impl, replica, router
-from ray.serve._private.application_state import ApplicationStateManager, StatusOverview
+from ray.serve._private import default_impl, replica, router
+from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, ReplicaID, RunningReplicaInfo
 from ray.serve._private.controller import ServeController
 from ray.serve._private.deployment_scheduler import AvailableNodeResources
-from ray.serve._private.deployment_state import DeploymentStateManager
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
 from ray.serve._private.request_router.request_router import RequestRouter
@@ -76,22 +75,6 @@ def test_each_node_has_one_of_a_resource_whatever_its_name() -> None:
     ((name, share),) = share_of_node("anything", 4).items()
     assert (AvailableNodeResources().get(name), share) == (1, 0.25)
     assert "max_surge_percent" in inspect.signature(serve.deployment).parameters
-
-
-def test_serves_controller_calls_what_a_variable_names_once_its_loop_runs() -> None:
-    assert inspect.iscoroutinefunction(ServeController.__init__)
-    assert "call_function_from_import_path(RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH)" in inspect.getsource(
-        ServeController.__init__
-    )
-
-
-def test_serves_controller_sleeps_between_looks_for_as_long_as_its_module_says() -> None:
-    assert inspect.iscoroutinefunction(ServeController.run_control_loop_step)
-    source = inspect.getsource(ServeController.run_control_loop)
-    assert "self.run_control_loop_step(" in source and "asyncio.sleep(CONTROL_LOOP_INTERVAL_S)" in source
-    assert isinstance(controller.CONTROL_LOOP_INTERVAL_S, float)
-    assert parameters(ApplicationStateManager.list_app_statuses) == ["self", "source"]
-    assert parameters(DeploymentStateManager.get_deployment_statuses) == ["self", "ids"]
 
 
 def test_handle_to_what_does_not_exist_yet_can_be_had_and_initialised() -> None:
@@ -349,77 +332,6 @@ def test_on_a_live_serve() -> None:
     assert told["kept"] == [True, 0, [["key"], []], 0]
     assert told["came_first"] == ["one", "one"]
     assert told["deleting"] in ("DELETING", "NOT_STARTED")
-
-
-PACE = """
-import json, time
-import ray
-from ray import serve
-from ray.experimental.internal_kv import _internal_kv_list
-from ray.serve.context import _get_global_client
-from deployments.serve_internals import STEADY_AFTER_S, application_status
-
-def classes():
-    return {*_internal_kv_list("ActorClass:", namespace="fun")}
-
-class Starts:
-    def __init__(self, start_s):
-        time.sleep(start_s)
-
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-serve.start(proxy_location="Disabled")
-controller = _get_global_client()._controller
-
-def looks_per_s():
-    begin, before = time.monotonic(), ray.get(controller.get_health_metrics.remote())["num_control_loops"]
-    time.sleep(3)
-    after = ray.get(controller.get_health_metrics.remote())["num_control_loops"]
-    return (after - before) / (time.monotonic() - begin)
-
-def run(name, start_s):
-    deployment = serve.deployment(Starts).options(ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1)
-    serve._run(deployment.bind(start_s), name=name, route_prefix=None, _blocking=False)
-
-def wait_until_running(name):
-    while application_status(name) != "RUNNING":
-        time.sleep(0.1)
-
-told = [looks_per_s()]
-run("first", 0)
-wait_until_running("first")
-time.sleep(STEADY_AFTER_S + 1)
-told.append(looks_per_s())
-run("second", 3)  # after a second or two in which its process starts
-time.sleep(1)
-told.append(looks_per_s())
-wait_until_running("second")
-time.sleep(STEADY_AFTER_S + 1)
-told.append(looks_per_s())
-before = classes()
-for _ in range(2):
-    serve.delete("first")
-    run("first", 0)
-    wait_until_running("first")
-told.append(len(classes() - before))
-serve.shutdown()
-ray.shutdown()
-print(json.dumps(told))
-"""
-
-
-@pytest.mark.ray
-@pytest.mark.timeout(180)
-def test_serves_controller_looks_often_only_while_something_changes() -> None:
-    """Nor does each deployment leave another class behind."""
-    calm = environment(
-        RAY_SERVE_LOG_TO_STDERR="0", RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH="eagleray:calm_serve_controller"
-    )
-    done = run(sys.executable, "-c", PACE, env=calm, timeout_s=150)
-    assert done.returncode == 0, done.stderr
-    empty, steady, changing, steady_again, classes = json.loads(done.stdout.splitlines()[-1])
-    assert empty >= 3 and changing >= 3, (empty, changing)
-    assert steady <= 2.1 and steady_again <= 2.1, (steady, steady_again)
-    assert classes == 0
 
 
 DEAD_NODE = """
