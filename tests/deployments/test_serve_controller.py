@@ -111,8 +111,7 @@ def test_serves_controller_looks_often_only_while_something_changes() -> None:
     done = run(sys.executable, "-c", PACE, env=calm, timeout_s=150)
     assert done.returncode == 0, done.stderr
     empty, steady, changing, steady_again, classes = json.loads(done.stdout.splitlines()[-1])
-    assert empty >= 3 and changing >= 3, (empty, changing)
-    assert steady <= 2.1 and steady_again <= 2.1, (steady, steady_again)
+    assert max(steady, steady_again) <= 2.1 < min(empty, changing), (steady, steady_again, empty, changing)
     assert classes == 0
 
 
