@@ -7,7 +7,7 @@ it loads the controller's own modules, for 0.2 s.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from deployments.replica.worker_wakes import wake_main_thread_less
 STEADY_PERIOD_S: Final = 0.5
 """How long Serve's controller sleeps between two looks at applications in which nothing changes."""
 STEADY_AFTER_S: Final = 5.0
+_SOON_S: Final = 1.0
+_SOON_PERIOD_S: Final = 0.02
 _AT_REST: Final = (
     ApplicationStatus.RUNNING,
     ApplicationStatus.DEPLOY_FAILED,
@@ -32,40 +34,30 @@ _AT_REST: Final = (
 
 
 def calm_serve_controller() -> None:
-    """Have Serve's controller, in whose process this runs, do less while nothing changes.
+    """Have Serve's controller, in whose process this runs, do less while nothing changes, and change things sooner.
 
-    Its main thread wakes less often (`wake_main_thread_less`), and so does its control loop: a look at all deployments
-    costs some 5 ms and three requests to the GCS. While a deployment or an application changes, and for
-    `STEADY_AFTER_S` from then on, looks are as frequent as Serve has them. The first one comes at once: Serve writes
-    down what it was told to change, and changes it at its next look.
+    Its main thread wakes less often (`wake_main_thread_less`), and its control loop looks when `_Pace` says. What Serve
+    was told to change it writes down, and changes in its next looks.
     """
     wake_main_thread_less()
-    told = asyncio.Event()
-    changed_s = time.monotonic()
+    pace = _Pace()
 
-    def paced(look: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
-        async def look_and_choose_pace(self: Any, *args: Any) -> None:
-            nonlocal changed_s
-            told.clear()
-            await look(self, *args)
-            if told.is_set() or not _is_steady(self):
-                changed_s = time.monotonic()
+    def paced(look: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def look_in_time(self: Any, *args: Any) -> None:
+            with pace.look(self):
+                await look(self, *args)
 
-        return look_and_choose_pace
-
-    async def sleep(delay_s: float) -> None:
-        if delay_s != controller.CONTROL_LOOP_INTERVAL_S or time.monotonic() - changed_s <= STEADY_AFTER_S:
-            await asyncio.sleep(delay_s)
-        else:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), max(STEADY_PERIOD_S, delay_s))
+        return look_in_time
 
     def telling(save: Callable[[Any], None]) -> Callable[[Any], None]:
         def save_and_tell(self: Any) -> None:
             save(self)
-            told.set()
+            pace.tell()
 
         return save_and_tell
+
+    async def sleep(delay_s: float) -> None:
+        await (pace.sleep(delay_s) if delay_s == controller.CONTROL_LOOP_INTERVAL_S else asyncio.sleep(delay_s))
 
     for actor_class in controller.ServeController.__subclasses__():  # the one that Ray has made of it
         actor_class.run_control_loop_step = paced(actor_class.run_control_loop_step)
@@ -73,6 +65,48 @@ def calm_serve_controller() -> None:
         states.save_checkpoint = telling(states.save_checkpoint)
     controller.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
     _keep_actor_classes()
+
+
+class _Pace:
+    """When Serve's control loop looks at all deployments.
+
+    A look costs some 5 ms and three requests to the GCS; what is deployed takes three to be done. While something
+    changes, and for `STEADY_AFTER_S` from then on, looks are as frequent as Serve has them; in the second after Serve
+    was told to change something they are more so, for a quarter of the loop's time at most; and rare while nothing
+    changes, but for the first look after Serve was told.
+    """
+
+    def __init__(self) -> None:
+        self._told = asyncio.Event()
+        self._told_s = self._changed_s = time.monotonic()
+        self._look_s = 0.0
+
+    def tell(self) -> None:
+        """Look soon: there is something to change."""
+        self._told_s = time.monotonic()
+        self._told.set()
+
+    @contextlib.contextmanager
+    def look(self, state: Any) -> Iterator[None]:
+        """Note how long a look takes, and whether the controller's `state` changes."""
+        begin_s = time.monotonic()
+        self._told.clear()
+        yield
+        now_s = time.monotonic()
+        self._look_s = now_s - begin_s
+        if not _is_steady(state):
+            self._changed_s = now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        """Wait for the time of the next look, `delay_s` where it is Serve's."""
+        now_s = time.monotonic()
+        if now_s - max(self._told_s, self._changed_s) > STEADY_AFTER_S:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), max(STEADY_PERIOD_S, delay_s))
+        elif now_s - self._told_s < _SOON_S:
+            await asyncio.sleep(min(max(_SOON_PERIOD_S, 3 * self._look_s), delay_s))
+        else:
+            await asyncio.sleep(delay_s)
 
 
 def _keep_actor_classes() -> None:
