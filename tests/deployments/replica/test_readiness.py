@@ -4,12 +4,16 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import orjson
 import pytest
 
 from deployments.lane.server import LaneServer
 from deployments.replica import readiness
+from deployments.replica.readiness import Readiness
+from deployments.replica.served_model import ServedModel
 from tests.deployments.replica.hosted_models import ADD_ONE, Models, on_a_loop
 
 MOODY = """
@@ -126,3 +130,40 @@ async def test_a_model_without_a_process_is_not_offered_whatever_it_says(tmp_pat
         await until(lambda: served.ready and served.says_ready)
         assert offered[-1]
         assert await call("mortal", 1) == [2]
+
+
+class Scarce:
+    """An instance for which there is a thread now and then."""
+
+    has_own_readiness = True
+
+    def __init__(self) -> None:
+        self.answers = [True, RuntimeError("can't start new thread"), False]
+
+    def is_ready(self) -> bool:
+        answer = self.answers.pop() if self.answers else True
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+
+class Said:
+    """What is asked of a served model."""
+
+    model_name, version, says_ready = "scarce", 1, True
+
+    def __init__(self, instance: Scarce) -> None:
+        self.model = SimpleNamespace(pool=SimpleNamespace(instances=[instance]))
+
+
+def test_a_model_is_asked_again_when_there_was_no_thread_to_ask_it_on() -> None:
+    async def said() -> list[bool]:
+        heard: list[bool] = []
+        asking = Readiness(asyncio.get_running_loop(), lambda served: heard.append(served.says_ready))
+        served = cast(ServedModel, Said(Scarce()))
+        asking.follow(served)
+        await until(lambda: len(heard) == 2)
+        asking.forget(served)
+        return heard
+
+    assert asyncio.run(said()) == [False, True]
