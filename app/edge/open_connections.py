@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 import resource
 from collections.abc import Iterator
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
+
+logger = logging.getLogger(__name__)
 
 _MOST_S: Final = 2.0
 """How much time goes by for connections between two sweeps, of which one comes each second."""
@@ -118,11 +121,16 @@ class OpenConnections(Generic[C]):
         """Have every connection look at its time.
 
         When the process has stood still, that catches up at double speed, within a minute: what clients have sent
-        meanwhile is yet to be read, and what they would have taken to be written.
+        meanwhile is yet to be read, and what they would have taken to be written. A connection that fails is closed: no
+        other loses its time limits by it.
         """
         self._now_s = max(min(now_s, self._now_s + _MOST_S), now_s - _MOST_BEHIND_S)
         for connection in self:
-            connection.sweep(self._now_s)
+            try:
+                connection.sweep(self._now_s)
+            except Exception:
+                logger.exception("a connection is closed that could not look at its time")
+                connection.abort()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more, and let those that are here end: each when its answer has left, all when the time is over.

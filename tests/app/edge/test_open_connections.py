@@ -1,4 +1,7 @@
-"""Who is let in while a process has hardly any descriptors left; `test_few_descriptors.py` has it with sockets."""
+"""Who is let in while a process has hardly any descriptors left; `test_few_descriptors.py` has it with sockets.
+
+And what one connection is to the time limits of the others.
+"""
 
 import resource
 from typing import Any
@@ -16,9 +19,15 @@ class Connection:
     def __init__(self) -> None:
         self.gave_way = False
         self.swept_s = 0.0
+        self.fails = self.aborted = False
 
     def sweep(self, now_s: float) -> None:
+        if self.fails:
+            raise ValueError("its buffer is gone")
         self.swept_s = now_s
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def give_way(self) -> bool:
         self.gave_way = True
@@ -87,3 +96,15 @@ def test_the_time_of_a_process_that_stood_still_catches_up_within_a_minute(conne
     assert [swept(now_s) for now_s in range(113, 121)][-2:] == [119, 120]
     assert swept(36120) == 36060
     assert [swept(36120 + now_s) for now_s in range(1, 62)][-1] == 36181
+
+
+def test_a_connection_that_cannot_look_at_its_time_is_closed_and_all_others_look_at_theirs(
+    connections: OpenConnections[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = [add(connections, number) for number in range(10, 20)]
+    assert opened[3] is not None
+    opened[3].fails = True
+    connections.sweep(1000.0)
+    assert [each is not None and each.aborted for each in opened] == [number == 3 for number in range(10)]
+    assert all(each is not None and each.swept_s == 1000.0 for each in opened if each is not opened[3])
+    assert "its buffer is gone" in caplog.text
