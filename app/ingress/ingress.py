@@ -32,6 +32,7 @@ from deployments.control.sole_application import require_sole
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
+from deployments.core.side_tasks import SideTasks
 from deployments.lane.fleet import Fleet
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.kept_files import KeptFiles
@@ -143,7 +144,7 @@ class Ingress:
         )
         self._agent_sweep = AgentSweep(node_id, self._counters.speaks_for_node)
         self._traffic = TrafficReport(controller, self.service.models, self.service.routing)
-        self._reports: list[asyncio.Task[None]] = []
+        self._beside = SideTasks(self._loop)
         self._follower = DirectoryFollower(
             controller,
             self.service.models,
@@ -155,7 +156,6 @@ class Ingress:
             node_id,
             ray.get_runtime_context().get_actor_name() or "",
         )
-        self._trying: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -183,17 +183,15 @@ class Ingress:
         await self._listeners.open()
         self._mark.set()
         spare_long_lived_objects()
-        self._reports = [
-            self._loop.create_task(self._load.run(), name="load report"),
-            self._loop.create_task(self._traffic.run(), name="traffic report"),
-            self._loop.create_task(self._node_sampler.run(), name="state of the node"),
-            self._loop.create_task(self._state_sampler.run(), name="state of the models"),
-            self._loop.create_task(self._regions.run(), name="regions that are no longer registered"),
-            self._loop.create_task(self._files.run(), name="files that are no longer used"),
-            self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
-            self._loop.create_task(self._sweep.run(), name="counts of versions that are gone"),
-            self._loop.create_task(self._agent_sweep.run(), name="metrics of processes that are gone"),
-        ]
+        self._beside.begin(self._load.run(), "load report")
+        self._beside.begin(self._traffic.run(), "traffic report")
+        self._beside.begin(self._node_sampler.run(), "state of the node")
+        self._beside.begin(self._state_sampler.run(), "state of the models")
+        self._beside.begin(self._regions.run(), "regions that are no longer registered")
+        self._beside.begin(self._files.run(), "files that are no longer used")
+        self._beside.begin(self._ray_metrics.run(), "metrics of Ray")
+        self._beside.begin(self._sweep.run(), "counts of versions that are gone")
+        self._beside.begin(self._agent_sweep.run(), "metrics of processes that are gone")
 
     def _directory_changed(self) -> None:
         directory = self.service.models.directory
@@ -237,9 +235,7 @@ class Ingress:
 
     async def try_again(self, versions: list[tuple[str, int]]) -> None:
         """Begin to load embedded models that had been loaded before, and failed here; see `DirectoryFollower`."""
-        task = self._loop.create_task(self._follower.try_again(versions))
-        self._trying.add(task)
-        task.add_done_callback(self._trying.discard)
+        self._beside.begin(self._follower.try_again(versions), "second tries of embedded models")
 
     async def counts_of_node(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
         """Return this node's id and what was counted here; None when another ingress speaks for the node."""
@@ -271,8 +267,7 @@ class Ingress:
 
     async def __del__(self) -> None:
         """Drain and free everything; Serve calls this when it stops the replica."""
-        for task in (*self._reports, *self._trying):
-            task.cancel()
+        self._beside.cancel()
         if self._task is not None:
             # First of all: the controller answers this before it ends.
             self._task.cancel()

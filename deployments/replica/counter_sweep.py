@@ -52,7 +52,7 @@ class CounterSweep:
             let_go(self._is_gone)
         try:
             await asyncio.to_thread(self._give_back, self._is_gone)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # the latter: a thread cannot be started
             logger.warning("what was counted of versions that are gone is kept for now: %s", error)
 
     def _is_gone(self, name: str, version: int) -> bool:

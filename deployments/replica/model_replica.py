@@ -17,6 +17,7 @@ from deployments.backends.python.model_module import hide_arguments
 from deployments.control.controller_options import CONTROLLER
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
+from deployments.core.side_tasks import SideTasks
 from deployments.lane.fleet import Fleet
 from deployments.lane.parent_descriptors import keep_all_from_children
 from deployments.lane.server import LaneServer
@@ -124,12 +125,11 @@ class ModelReplica:
         self._sampler = StateSampler(self._host, self._fleet, self._counters, options.metrics.interval_s)
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, options.metrics.interval_s)
         sweep = CounterSweep(self._neighbours.directory, self._counters.give_back, [self._host.let_go])
-        self._sampling = [
-            self._loop.create_task(self._sampler.run(), name="state of the models"),
-            self._loop.create_task(regions.run(), name="regions that are no longer registered"),
-            self._loop.create_task(ray_metrics.run(), name="metrics of Ray"),
-            self._loop.create_task(sweep.run(), name="counts of versions that are gone"),
-        ]
+        self._beside = SideTasks(self._loop)
+        self._beside.begin(self._sampler.run(), "state of the models")
+        self._beside.begin(regions.run(), "regions that are no longer registered")
+        self._beside.begin(ray_metrics.run(), "metrics of Ray")
+        self._beside.begin(sweep.run(), "counts of versions that are gone")
         self._listening = False
         self._applying: set[asyncio.Task[Any]] = set()
 
@@ -265,8 +265,7 @@ class ModelReplica:
     async def __del__(self) -> None:
         """Drain: Serve calls this once it sends nothing more."""
         await self._lane.drain(self._departure.begin(), self._departure.left_s)
-        for task in self._sampling:
-            task.cancel()
+        self._beside.cancel()
         await self._host.close(self._departure.rest_s())
         self._neighbours.close()
         await self._fleet.close()

@@ -5,6 +5,7 @@ application, a version as its deployment, whatever it is placed in.
 """
 
 import asyncio
+import logging
 from collections import Counter as Sums
 from collections.abc import Iterator
 from typing import Final
@@ -17,6 +18,8 @@ from deployments.core.pauses import Pauses
 from deployments.core.request_meter import FIRST_BUCKET, INFLIGHT, OK, WIRES, code_name
 from deployments.replica.node_counters import NodeCounters
 from repository_loader.plan import app_name
+
+logger = logging.getLogger(__name__)
 
 _TAGS: Final = ("application", "deployment", "replica", "route")
 _ROUTE: Final = ("application", "route", "method")
@@ -64,7 +67,10 @@ class RayMetrics:
         """Tell for ever."""
         while True:
             await asyncio.sleep(self._interval_s)
-            await asyncio.to_thread(self.tell)
+            try:
+                await asyncio.to_thread(self.tell)
+            except RuntimeError as error:  # a thread cannot be started
+                logger.warning("Ray's metrics are told later what is counted here: %s", error)
 
     def tell(self) -> None:
         """Tell Ray what has changed; blocks, and pauses so that the loop goes on."""

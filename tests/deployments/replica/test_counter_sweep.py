@@ -1,8 +1,11 @@
 """When a process gives back what it has counted of versions that are gone."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, Directory, ModelEntry, VersionEntry
 from deployments.core.counts import CLIENT, MODEL, ClientCounts, Label, ModelCounts
@@ -128,3 +131,21 @@ def test_the_rows_of_a_model_that_was_unloaded_are_given_back_while_it_is_still_
         counters.close()
 
     asyncio.run(run())
+
+
+def test_it_is_swept_later_when_there_is_no_thread_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse_once(self: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    directory = Directory(epoch="controller", models={"left": unloaded(long_gone=True)})
+    sweep = CounterSweep(directory, counters.give_back)
+    counters.row(Label(MODEL, "left", 1))
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    for there in (True, False):
+        asyncio.run(sweep.sweep())
+        assert (Label(MODEL, "left", 1) in counters.totals().rows) is there
+    counters.close()

@@ -1,5 +1,7 @@
 """What Ray is told of latencies."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,4 +59,27 @@ def test_counts_of_a_version_that_was_gone_are_told_from_zero_on(tmp_path: Path)
         if earlier:
             metrics.tell()
             assert not metrics._seen
+    counters.close()
+
+
+def test_ray_is_told_later_when_there_is_no_thread_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, label = threading.Thread.start, Label(CLIENT_ERROR, "m", 1, 503)
+
+    def refuse_once(self: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        telling = asyncio.create_task(metrics.run())
+        async with asyncio.timeout(10):
+            while label not in metrics._seen and not telling.done():
+                await asyncio.sleep(0.001)
+        telling.cancel()
+
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    metrics = RayMetrics(counters, "replica", "eagleray", 0.001)
+    counters.row(label).cells[0] = 1
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    asyncio.run(run())
+    assert metrics._seen == {label: [1]}
     counters.close()
