@@ -28,8 +28,9 @@ class VersionEntry:
     """One version of a model: its state as Triton names it, where it runs and how long loading took.
 
     `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones;
-    `held` that it gets no requests before the whole change that it is part of has succeeded; `stepless` that it is an
-    ensemble one of whose steps was unloaded; `long_gone` that it was unloaded an hour ago or earlier.
+    `fails_to_start` that such new ones have failed to start; `held` that it gets no requests before the whole change
+    that it is part of has succeeded; `stepless` that it is an ensemble one of whose steps was unloaded; `long_gone`
+    that it was unloaded an hour ago or earlier.
     """
 
     state: str = LOADING
@@ -39,6 +40,7 @@ class VersionEntry:
     replicas: int = 0
     seconds: float = 0.0
     replacing: bool = False
+    fails_to_start: bool = False
     held: bool = False
     stepless: bool = False
     long_gone: bool = False
@@ -46,25 +48,24 @@ class VersionEntry:
     def loaded(self, reason: str, seconds: float) -> None:
         """Note that the version is ready, or why it is not."""
         self.state = UNAVAILABLE if reason else READY
-        self.reason, self.seconds, self.replacing, self.held = reason, seconds, False, False
+        self.reason, self.seconds, self.held = reason, seconds, False
+        self.replacing = self.fails_to_start = False
 
     def failed_to_load(self, reason: str) -> None:
         """Note why the version will not be ready by itself."""
-        self.state, self.reason, self.replacing = UNAVAILABLE, reason, False
+        self.state, self.reason = UNAVAILABLE, reason
+        self.replacing = self.fails_to_start = False
 
     def failed_this_time(self, reason: str) -> None:
         """Note why a version that had been ready is not, and that it is tried again."""
-        self.state, self.reason, self.replacing = UNAVAILABLE, f"{reason}{TRIED_AGAIN}", True
+        self.state, self.reason = UNAVAILABLE, f"{reason}{TRIED_AGAIN}"
+        self.replacing, self.fails_to_start = True, False
 
     def lost_its_replicas(self, cause: str = "") -> None:
         """Note that the version will be ready when Serve has replaced its replicas, and why that fails, if it does."""
         reason = f"{NO_REPLICA}, but the last one failed to start: {cause}" if cause else NO_REPLICA
-        self.state, self.reason, self.replacing = UNAVAILABLE, reason, True
-
-    @property
-    def fails_to_start(self) -> bool:
-        """Whether replicas that Serve has made in place of those that were lost have failed to start."""
-        return self.replacing and self.reason.startswith(f"{NO_REPLICA}, but")
+        self.state, self.reason = UNAVAILABLE, reason
+        self.replacing, self.fails_to_start = True, bool(cause)
 
     @property
     def failed(self) -> bool:

@@ -378,9 +378,9 @@ class ModelTable:
         for number, version in entry.versions.items():
             if number in failed and not version.failed:
                 missing = failed[number]
-                changed[number] = replace(
-                    version, state=UNAVAILABLE, reason=missing.reason, replacing=False, stepless=missing.unloaded
-                )
+                told = replace(version, stepless=missing.unloaded)
+                told.failed_to_load(missing.reason)
+                changed[number] = told
             elif postponed is not None and version.state == READY:
                 reason = f"it serves on as before the last deployment: {postponed}"
                 reason = f"{version.reason}; {reason}" if version.reason else reason
@@ -432,5 +432,5 @@ def _keep_states(
         if version.left and known.state in _RAN:
             version.state, version.placement = UNLOADING, known.placement
         elif version.state == LOADING and not known.left and stays:
-            version.state, version.reason = known.state, known.reason
-            version.seconds, version.replacing = known.seconds, known.replacing
+            version.state, version.reason, version.seconds = known.state, known.reason, known.seconds
+            version.replacing, version.fails_to_start = known.replacing, known.fails_to_start
