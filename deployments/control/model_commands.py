@@ -98,7 +98,7 @@ class ModelCommands:
             ServingError: it is not; what had served before serves on.
         """
         self._check_mode()
-        async with asyncio.timeout(_TIMEOUT_S), self._turn(name):
+        async with self._turn(name):
             await self._accept_load(command, name, await self._override(name, config, files))
             error = await self._state.until(lambda desired: desired.outcomes.get(command))
         if error:
@@ -107,7 +107,7 @@ class ModelCommands:
     async def unload(self, command: str, name: str, unload_dependents: bool) -> None:
         """Unload a model; returns as soon as it gets no more requests. An unknown model is no error."""
         self._check_mode()
-        async with asyncio.timeout(_TIMEOUT_S), self._turn(name):
+        async with self._turn(name):
             while True:
                 async with self._state.lock:
                     desired = await self._state.until(lambda desired: desired)
@@ -131,9 +131,15 @@ class ModelCommands:
             raise Unavailable("too many models are being loaded and unloaded")
         lock, count = self._turns.get(name, (asyncio.Lock(), 0))
         self._turns[name] = (lock, count + 1)
+        limit = asyncio.timeout(_TIMEOUT_S)
         try:
-            async with lock:
+            async with limit, lock:
                 yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            why = f"model '{name}' is not loaded or unloaded after {_TIMEOUT_S:g} s; what has begun goes on"
+            raise Unavailable(why) from None
         finally:
             lock, count = self._turns.pop(name)
             if count > 1:

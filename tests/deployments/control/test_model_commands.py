@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deployments.control import model_commands
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import committed, reverted
@@ -83,6 +84,26 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
         write(tmp_path / "b", {"m/config.pbtxt": "foo: 1"})
         with pytest.raises(InvalidArgument, match=f"^load failed for model '{identifier('m', repositories[1])}': "):
             await commands.load("3", "m", None, {})
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_a_model_that_loads_for_ever_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_commands, "_TIMEOUT_S", 0.5)
+    repository = write(tmp_path, python_model("m"))
+    options = ControllerOptions((repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files, ModelTable())
+        for command in (commands.load("1", "m", None, {}), commands.unload("2", "m", False)):
+            with pytest.raises(Unavailable, match=r"^model 'm' is not loaded or unloaded after 0\.5 s; what has begun"):
+                await command
+        assert state.desired is not None and state.desired.on_trial.keys() == {"m"}
+        await commit(state, options)
+        await commands.load("1", "m", None, {})  # as an ingress repeats it
 
     asyncio.run(scenario())
 
