@@ -87,13 +87,16 @@ class DirectoryNeighbours:
             self._watch_called()
 
     async def _reach(self, name: str, version: int, found: Found) -> None:
-        self.follow()
         signature = None
         try:
+            self.follow()
             async with asyncio.timeout(REPLACEMENT_S):
                 signature = await self._until_reached(name, version)
         except TimeoutError:
             logger.warning("no replica of model '%s', which a model calls, can be reached", name)
+        except Exception:  # of Ray's, as where no more files may be open: the call must end
+            logger.exception("model '%s', which a model calls, cannot be looked for", name)
+            self._called.discard(name)
         found(signature)
 
     async def _until_reached(self, name: str, version: int) -> Signature | None:
@@ -143,14 +146,14 @@ class DirectoryNeighbours:
             if not self._called.isdisjoint(models)
         }
         if groups != self._groups:
-            self._groups = groups
             self._watch.want(_CALLED, groups)
+            self._groups = groups  # only now: what could not be watched is wanted again
 
     def follow(self) -> None:
         """Follow the directory from now on."""
         if not self._following:
-            self._following = True
             self._controller = self._find_controller()
+            self._following = True
             self._load = LoadReport(self._controller, self._fleet)
             self._start(follow(self.directory, self._take_news))
             self._start(self._load.run())

@@ -20,17 +20,17 @@ class Controller:
     """Publishes models of one version, as a deployment handle of the controller reaches it."""
 
     def __init__(self) -> None:
-        self._publisher = Publisher()
+        self.publisher = Publisher()
         self.watch = self
         self.calls: list[asyncio.Task[Any]] = []
 
     def remote(self, epoch: str, generation: int) -> Any:
-        self.calls.append(asyncio.ensure_future(self._publisher.news(epoch, generation)))
+        self.calls.append(asyncio.ensure_future(self.publisher.news(epoch, generation)))
         return self.calls[-1]
 
     def publish(self, **versions: VersionEntry) -> None:
         models = {name: ModelEntry("{}", versions={1: version}).to_dict() for name, version in versions.items()}
-        self._publisher.publish(models=models, deployments={})
+        self.publisher.publish(models=models, deployments={})
 
 
 def router_over(fleet: Fleet) -> HostRouter:
@@ -83,6 +83,36 @@ def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
         await Lanes.until(lambda: len(controller.calls) == 2)
         neighbours.close()
         await Lanes.until(controller.calls[-1].cancelled)
+        await fleet.close()
+
+    asyncio.run(run())
+
+
+def test_a_call_ends_though_the_replicas_of_its_model_cannot_be_watched_and_the_next_one_finds_them() -> None:
+    watched: list[str] = []
+
+    def watch_of(app: str, name: str, listener: Any) -> Any:
+        watched.append(app)
+        if len(watched) == 1:
+            raise RuntimeError("can't start new thread")
+        return lambda: None
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        controller = Controller()
+        controller.publish(echo=VersionEntry(READY))
+        controller.publisher.publish(deployments={"echo#v1": ["echo", "v1"]})
+        fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
+        watch = GroupWatch(fleet, loop, 0.0, watch_of)
+        neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+        neighbours.follow()
+        await Lanes.until(lambda: neighbours.directory.known)
+        told: list[Any] = []
+        neighbours.find("echo", 1, told.append)
+        await Lanes.until(lambda: told == [None])
+        neighbours.find("echo", 1, told.append)
+        await Lanes.until(lambda: len(watched) == 2)
+        neighbours.close()
         await fleet.close()
 
     asyncio.run(run())
