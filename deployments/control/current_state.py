@@ -49,9 +49,11 @@ class CurrentState:
 
     def _take(self, desired: DesiredState) -> None:
         self.desired = desired
-        self._adopt(desired)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        try:
+            self._adopt(desired)
+        finally:  # it holds all the same
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     async def until(self, condition: Callable[[DesiredState], T | None]) -> T:
         """Wait until the condition returns anything but None, and return that."""

@@ -413,10 +413,10 @@ class RepositoryController:
         self._table.replace(desired, self._refused)
         if self._table.unloading or self._table.moved:
             self._follow_s = max(self._follow_s, _FOLLOW_TIMEOUT_S)
-        self._watch_packed()
         self._publish()
         self._models_known.set()
         self._wake.set()
+        self._watch_packed()
 
     def _watch_packed(self) -> None:
         """Hear at once when a packed group has other replicas: they may have loaded other models than the last."""

@@ -1,4 +1,4 @@
-"""What holds of the desired state when whoever changes it is cancelled."""
+"""What holds of the desired state when whoever changes it is cancelled, or what is done about it fails."""
 
 import asyncio
 import threading
@@ -46,5 +46,25 @@ def test_a_change_that_is_being_stored_holds_though_who_asked_is_cancelled() -> 
             await changing
         await next_change
         assert store.stored == adopted == ["first", "second"]
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_a_change_hears_of_it_though_not_all_could_be_told() -> None:
+    async def run() -> None:
+        store: Any = SlowStore()
+        store.go_on.set()
+
+        def adopt(desired: Any) -> None:
+            raise RuntimeError("can't start new thread")
+
+        state = CurrentState(store, adopt)
+        waiting = asyncio.create_task(state.until(lambda desired: desired or None))
+        await asyncio.sleep(0)
+        changed: Any = "loaded"
+        with pytest.raises(RuntimeError):
+            await state.change(changed)
+        async with asyncio.timeout(5):
+            assert await waiting == "loaded" == state.desired
 
     asyncio.run(run())
