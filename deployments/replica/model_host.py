@@ -98,9 +98,7 @@ class ModelHost:
         self._counters = counters
         metric.export_to(lambda: counters, counters.folder if isinstance(counters, NodeCounters) else "")
         self._clock = LoopClock(loop)
-        self._present: dict[Key, str] = {}
         self._counting: WeakSet[ModelStatistics] = WeakSet()
-        self._held: dict[Key, Sequence[int]] = {}
         self._retry_count = retry_count
         self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
@@ -122,7 +120,6 @@ class ModelHost:
         self.faults: dict[Key, str] = {}
         self._down: set[Key] = set()
         self._wanted: dict[Key, dict[str, Any]] = {}
-        self.seconds: dict[Key, float] = {}
         self.former = FormerModels(self.core, loop.time)
         self.late = LateLoads(loop, self.router)
         self.loaded_late: Callable[[], None] = lambda: None
@@ -143,7 +140,7 @@ class ModelHost:
         for served in self.served.values():
             self._allow_inline(served.model)
         for key, data in wanted.items():
-            if self._present.get(key) == data["digest"]:
+            if self._digest(key) == data["digest"]:
                 self.failures.pop(key, None)  # of something else, which is wanted no more
         self.late.give_up()
         fresh = {key: data for key, data in wanted.items() if data["digest"] not in self._known(key)}
@@ -171,10 +168,10 @@ class ModelHost:
         """Return what is wanted no longer, but for what serves until others are loaded, and all that it asks."""
         stays = more = {key[0] for key in self._wanted if self._is_loading(key)}
         while more:
-            going = (key for key in self.served if key[0] in more and not self._wants(key, self._present[key]))
+            going = (key for key in self.served if key[0] in more and not self._wants(key, self._digest(key)))
             more = {name for key in going for name in self._asked_by(key)} - stays
             stays = stays | more
-        known = {**self._present, **self.failures}.keys() - self._wanted.keys()
+        known = {**self.served, **self.failures}.keys() - self._wanted.keys()
         return [key for key in known if key[0] not in stays and not self.changes.unloads(key)]
 
     def _asked_by(self, key: Key) -> tuple[str, ...]:
@@ -192,9 +189,14 @@ class ModelHost:
     def _wants(self, key: Key, digest: str) -> bool:
         return key in self._wanted and self._wanted[key]["digest"] == digest
 
+    def _digest(self, key: Key) -> str:
+        """Return the digest of what serves as a version, "" where nothing does."""
+        served = self.served.get(key)
+        return "" if served is None else served.digest
+
     def _known(self, key: Key) -> tuple[str, ...]:
         """Return the digests of what serves as this version, of what failed to load for it last, and of what loads."""
-        return self._present.get(key, ""), self.failures.get(key, ("", ""))[1], self.changes.digest(key)
+        return self._digest(key), self.failures.get(key, ("", ""))[1], self.changes.digest(key)
 
     async def _load_after_steps(self, key: Key, data: dict[str, Any]) -> None:
         """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them fails.
@@ -202,7 +204,7 @@ class ModelHost:
         Else it would ask the steps that serve for what those to come take and give. Nobody waits for the steps that
         load in other processes.
         """
-        steps, tried = data["steps"] if key in self._present else (), set[Key]()
+        steps, tried = data["steps"] if key in self.served else (), set[Key]()
         while loads := {each: load for each, load in self.changes.loads(steps).items() if self._is_loading(each)}:
             tried |= loads.keys()
             await asyncio.wait(loads.values())
@@ -222,7 +224,7 @@ class ModelHost:
         """Load what is wanted as a version, unless it is there; what has failed only if it is tried `again`."""
         digest = data["digest"]
         async with self.changes.turn(key):
-            while self._wants(key, digest) and self._present.get(key) != digest:
+            while self._wants(key, digest) and self._digest(key) != digest:
                 if self.failed(*key, digest) and not again:
                     return
                 self.loading.add(key)
@@ -291,31 +293,33 @@ class ModelHost:
                 await model.close()
             release(held)
             return f"{type(error).__name__}: {error}"
+        old, slow = self.served.get(key), SlowCodec(slow_codecs, self._slow_queue)
+        if old is not None and old.sequence_idle_us and old.model.package.runs_as(model.package):
+            model.follow(old.model)  # first, as it changes what takes the requests
+        load_s = time.monotonic() - started
+        self._serve(key, ServedModel(model, codecs, slow, gpus, digest=data["digest"], load_s=load_s, held=held))
+        return ""
+
+    def _serve(self, key: Key, served: ServedModel) -> None:
+        """Give a version that has been loaded all requests from now on, in place of what has had them."""
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)
-        self.seconds[key] = time.monotonic() - started
-        self._present[key] = data["digest"]
-        old, asked = self.served.get(key), self._asked_by(key)
-        if old is not None and old.sequence_idle_us and old.model.package.runs_as(model.package):
-            model.follow(old.model)
-        slow = SlowCodec(slow_codecs, self._slow_queue)
-        self.served[key] = served = ServedModel(model, codecs, slow, gpus)
-        replaced = self.core.add(model)
+        model, old, asked = served.model, self.served.get(key), self._asked_by(key)
+        self.served[key] = served
+        self.core.add(model)
         level = logging.DEBUG if key in self.copies else logging.INFO
-        logger.log(level, "successfully loaded '%s' version %d", name, version, extra=about(name, version))
+        logger.log(level, "successfully loaded '%s' version %d", *key, extra=about(*key))
         self._readiness.follow(served)
         if old is not None:
             old.ready = False
             self._readiness.forget(old)
-        self._changed(name, version, served)
+        self._changed(*key, served)
         self.late.routes_changed()
-        if replaced is not None:
-            self.changes.finish(self._close(replaced, old, model, self._held.pop(key, ())), asked)
-        self._held[key] = held
+        if old is not None:
+            self.changes.finish(self._close(old, model), asked)
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
-        return ""
 
     def _patiently(self) -> AbstractContextManager[None]:
         return nullcontext() if self.guard is None else self.guard.patient()
@@ -340,19 +344,16 @@ class ModelHost:
             self._down.add(key)
         self._changed(*key, served if served.ready else None)
 
-    async def _close(
-        self, replaced: ModelVersion, old: ServedModel | None, new: ModelVersion, held: Sequence[int]
-    ) -> None:
+    async def _close(self, old: ServedModel, new: ModelVersion) -> None:
         """Let a version that is served no more finish what it has; nobody but its steps waits for it."""
-        if old is not None:
-            if old.interface != new.interface:
-                await self.former.until_unasked(old)
-            await old.slow.all_decoded(DRAIN_TIMEOUT_S)
-        while new.older is replaced and replaced.sequence_count:
+        if old.interface != new.interface:
+            await self.former.until_unasked(old)
+        await old.slow.all_decoded(DRAIN_TIMEOUT_S)
+        while new.older is old.model and old.model.sequence_count:
             await asyncio.sleep(_SEQUENCE_POLL_S)
         new.older = None
-        await replaced.close(self.unload_timeout_s)
-        release(held)
+        await old.model.close(self.unload_timeout_s)
+        release(old.held)
         collect_long_lived_objects()
 
     def _allow_inline(self, model: ModelVersion) -> None:
@@ -396,8 +397,7 @@ class ModelHost:
             self.failures.pop(key, None)
             self.faults.pop(key, None)
             self._down.discard(key)
-            self._present.pop(key, None)
-            served, held = self.served.pop(key, None), self._held.pop(key, ())
+            served = self.served.pop(key, None)
             if served is not None:
                 served.ready = False
                 self._readiness.forget(served)
@@ -409,7 +409,7 @@ class ModelHost:
                 await served.model.close(timeout_s)
             counts = served.model.statistics.counts
             counts.load_duration_ns = counts.cache_count = 0
-        release(held)
+            release(served.held)
 
     def let_go(self, is_gone: IsGone) -> None:
         """Have models that were unloaded count in their rows no longer, where their version is gone.
@@ -432,7 +432,7 @@ class ModelHost:
 
     def copies_now(self, name: str, version: int, digest: str) -> bool:
         """Whether a hosted version is a copy of what has this digest."""
-        return self._present.get((name, version)) == digest
+        return bool(digest) and self._digest((name, version)) == digest
 
     def failed(self, name: str, version: int, digest: str) -> bool:
         """Whether what has this digest failed to load here."""
@@ -476,7 +476,7 @@ class ModelHost:
 
         Copies are not of them. A version that serves on although its successor failed has two rows.
         """
-        rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0), self._present[key]] for key in self.served]
+        rows: list[list[Any]] = [[*key, "", each.load_s, each.digest] for key, each in self.served.items()]
         rows += [[*key, reason, 0.0, digest] for key, (reason, digest) in self.failures.items()]
         return [row for row in rows if (row[0], row[1]) not in self.copies]
 

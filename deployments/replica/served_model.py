@@ -27,7 +27,8 @@ class ServedModel:
     """A model version and its codecs, indexed by wire form; `capacity` requests give each instance a full batch.
 
     `slow` is for what would keep the loop from its work. A model may say itself that it is not ready; requests go to it
-    all the same. `gpus` are those from whose memory it takes inputs as they are.
+    all the same. `gpus` are those from whose memory it takes inputs as they are. `digest` says what was loaded, which
+    took `load_s`; `held` are open files to be closed with it.
     """
 
     def __init__(
@@ -36,7 +37,14 @@ class ServedModel:
         codecs: tuple[WireCodec, ...],
         slow: SlowCodec,
         gpus: Sequence[str] = (),
+        *,
+        digest: str = "",
+        load_s: float = 0.0,
+        held: Sequence[int] = (),
     ) -> None:
+        self.digest = digest
+        self.load_s = load_s
+        self.held = held
         self.model_name = model.package.name
         self.version = model.package.version
         self.model = model
