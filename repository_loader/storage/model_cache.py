@@ -139,18 +139,25 @@ class ModelCache:
             FileNotFoundError: it is not there.
         """
         descriptor = os.open(self.models / tree / ".held", os.O_RDONLY | os.O_CLOEXEC)
-        os.utime(descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if not os.fstat(descriptor).st_nlink:  # evicted before the lock was there
+        try:
+            os.utime(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if not os.fstat(descriptor).st_nlink:  # evicted before the lock was there
+                raise FileNotFoundError(tree)
+        except OSError:
             os.close(descriptor)
-            raise FileNotFoundError(tree)
+            raise
         return descriptor
 
     def evict(self) -> None:
         """While less than a fifth of the disk is free, remove models that nobody uses, the longest unused first.
 
-        In any case remove what processes that died have left half.
+        In any case remove what processes that died have left half. What cannot be removed just now stays.
         """
+        with contextlib.suppress(OSError):  # as where no more files may be open
+            self._evict()
+
+    def _evict(self) -> None:
         self._remove_halves()
         with (self._tmp / _EVICTION).open("wb") as file:
             try:

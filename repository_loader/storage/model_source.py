@@ -74,13 +74,21 @@ def provide(source: ModelSource, model_path: str) -> tuple[str, int]:
     root = os.environ.get(DIRECTORY_VARIABLE) or str(Path(model_path).parents[2])
     cache = ModelCache(Path(root).absolute())
     try:
-        descriptor = cache.hold(source.tree)
+        descriptor = _hold(source, cache)
+    except OSError as error:
+        raise StorageError(f"the model cache {cache.root} cannot be used: {error.strerror}") from error
+    return str(cache.folder(source.tree, source.model)), descriptor
+
+
+def _hold(source: ModelSource, cache: ModelCache) -> int:
+    try:
+        return cache.hold(source.tree)
     except FileNotFoundError:
         with cache.locked(source.tree), cache.filling():
             _fetch_model(source, cache)
             descriptor = cache.hold(source.tree)  # before it may be evicted
-        cache.evict()
-    return str(cache.folder(source.tree, source.model)), descriptor
+    cache.evict()
+    return descriptor
 
 
 def _fetch_model(source: ModelSource, cache: ModelCache) -> None:

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import hashlib
 import http.server
@@ -321,6 +322,40 @@ def test_a_full_disk_keeps_the_model_that_is_being_loaded(
     assert package.source is not None
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "there"))
     monkeypatch.setattr(model_source, "ModelCache", FullDisk)
+    folder, held = provide(package.source, package.model_path)
+    assert Path(folder, "1/model.py").is_file()
+    os.close(held)
+
+
+def test_a_cache_that_cannot_be_used_is_named_and_keeps_no_file_open(
+    tmp_path: Path, site: tuple[Path, str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_archive(site[0] / "models.tgz", "a")
+    package = read(f"{site[1]}/models.tgz", tmp_path / "here").models["a"].packages[0]
+    there = tmp_path / "there"
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(there))
+    assert package.source is not None
+    lock = there / "tmp" / f"{package.source.tree}.lock"
+    lock.mkdir(parents=True)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StorageError, match=f"^the model cache {there} cannot be used: Is a directory$"):
+        provide(package.source, package.model_path)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_model_is_there_though_nothing_can_be_evicted_just_now(
+    tmp_path: Path, site: tuple[Path, str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(ModelCache):
+        def _remove_halves(self) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(mirror, "ModelCache", Busy)
+    monkeypatch.setattr(model_source, "ModelCache", Busy)
+    write_archive(site[0] / "models.tgz", "a")
+    package = read(f"{site[1]}/models.tgz", tmp_path / "here").models["a"].packages[0]
+    assert package.source is not None
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "there"))
     folder, held = provide(package.source, package.model_path)
     assert Path(folder, "1/model.py").is_file()
     os.close(held)
