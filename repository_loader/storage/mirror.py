@@ -211,7 +211,7 @@ class Mirror:
                 and self._cache.has(digest)
             }
             missing = [file for file in files if file.path not in fetched]
-            fetched |= fetch_all(store, self._location, self._cache, missing)
+            fetched |= fetch_all(store, self._cache, missing)
             source = ModelSource(
                 self._location.uri,
                 model,

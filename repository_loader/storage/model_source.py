@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from repository_loader.storage.location import Location, read_location
+from repository_loader.storage.location import read_location
 from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache, tree_of
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from repository_loader.storage.stores import open_store
@@ -96,7 +96,7 @@ def _fetch_model(source: ModelSource, cache: ModelCache) -> None:
     if missing:
         location = read_location(source.uri)
         files = [RemoteFile(f"{source.model}/{path}", size, version) for path, _, size, version in missing]
-        digests = fetch_all(open_store(location, cache), location, cache, files)
+        digests = fetch_all(open_store(location, cache), cache, files)
         for (path, wanted, _, _), file in zip(missing, files, strict=True):
             if digests[file.path] != wanted:
                 raise StorageError(
@@ -106,7 +106,7 @@ def _fetch_model(source: ModelSource, cache: ModelCache) -> None:
     source.build(cache)
 
 
-def fetch_all(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+def fetch_all(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
     """Bring files into the cache; returns their digests by path.
 
     Raises:

@@ -21,7 +21,7 @@ import pytest
 from repository_loader.repository import RepositoryError, choose_models, load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
 from repository_loader.storage import mirror, model_source, object_store
-from repository_loader.storage.location import Location, read_location
+from repository_loader.storage.location import read_location
 from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
 from repository_loader.storage.model_source import fetch_all, provide
 from repository_loader.storage.object_store import ObjectStore
@@ -119,9 +119,9 @@ def test_unchanged_files_are_fetched_once(
 ) -> None:
     fetched: list[str] = []
 
-    def noted(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+    def noted(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
         fetched.extend(file.path for file in files)
-        return fetch_all(store, location, cache, files)
+        return fetch_all(store, cache, files)
 
     monkeypatch.setattr(mirror, "fetch_all", noted)
     uri = put(bucket, at, {**python_model("a"), "a/1/weights": b"w" * 1000})
@@ -141,9 +141,9 @@ def test_of_models_that_are_not_asked_for_nothing_is_fetched(
     """An ensemble brings its steps; the names of all others are known."""
     fetched: list[str] = []
 
-    def noted(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+    def noted(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
         fetched.extend(file.path.partition("/")[0] for file in files)
-        return fetch_all(store, location, cache, files)
+        return fetch_all(store, cache, files)
 
     monkeypatch.setattr(mirror, "fetch_all", noted)
     step = 'step { model_name: "b" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }'
@@ -198,9 +198,9 @@ def test_what_was_fetched_before_serves_on_when_a_file_is_not_what_was_listed(
     uri = put(bucket, at, {**python_model("a"), "a/1/weights": "old"})
     before = read(uri, tmp_path).models["a"].model_path
 
-    def changed(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+    def changed(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
         bucket.put({f"{at}/a/1/weights": "two"})
-        return fetch_all(store, location, cache, files)
+        return fetch_all(store, cache, files)
 
     bucket.put({f"{at}/a/1/weights": "one"})
     with monkeypatch.context() as patch:
@@ -232,14 +232,14 @@ def test_what_was_fetched_by_a_process_that_died_is_not_fetched_again(
     uri = put(bucket, at, {**python_model("a"), **python_model("b")})
     fetched: list[str] = []
 
-    def dying(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+    def dying(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
         if fetched:
             raise KeyboardInterrupt
-        return noted(store, location, cache, files)
+        return noted(store, cache, files)
 
-    def noted(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+    def noted(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
         fetched.extend(file.path for file in files)
-        return fetch_all(store, location, cache, files)
+        return fetch_all(store, cache, files)
 
     monkeypatch.setattr(mirror, "fetch_all", dying)
     with pytest.raises(KeyboardInterrupt):
@@ -400,12 +400,12 @@ def test_a_model_that_takes_long_holds_up_nobody_but_who_wants_the_same(
     asked, go_on = threading.Event(), threading.Event()
     fetched: list[str] = []
 
-    def slow(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+    def slow(store: RemoteStore, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
         fetched.append(files[0].path.partition("/")[0])
         if fetched[-1] == "large":
             asked.set()
             assert go_on.wait(10)
-        return fetch_all(store, location, cache, files)
+        return fetch_all(store, cache, files)
 
     def load(name: str) -> dict[str, str | None]:
         models = load_repositories([f"{site[1]}/models.tgz"], options, None, only=[name]).models
