@@ -9,6 +9,9 @@ from repository_loader.overrides import Placement, PlacementChoice, read_overrid
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.serialisation import Json, package_to_dict
 
+Place = tuple[str, str]
+"""A Serve application and a deployment of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(ByName):
@@ -83,6 +86,11 @@ class DeploymentPlan:
     spill: bool = False
     needs: NodeNeeds = ANY_NODE
     autoscaling: Autoscaling | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is found in Serve."""
+        return self.app_name, self.name
 
     @property
     def device(self) -> str:

@@ -7,10 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from repository_loader.autoscaling import Autoscaling
-from repository_loader.deployment_plan import DeploymentPlan
-
-Key = tuple[str, str]
-"""Application and deployment."""
+from repository_loader.deployment_plan import DeploymentPlan, Place
 
 REPORT_S: Final = 0.5
 """How often an ingress reports."""
@@ -56,8 +53,8 @@ class Autoscaler:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._scaled: dict[Key, _Scaled] = {}
-        self._models: dict[str, Key] = {}
+        self._scaled: dict[Place, _Scaled] = {}
+        self._models: dict[str, Place] = {}
         self._loads: dict[str, tuple[float, Mapping[str, tuple[float, float]]]] = {}
         self._decided_s = now_s()
 
@@ -67,7 +64,7 @@ class Autoscaler:
         return not self._scaled
 
     def follow(
-        self, deployments: Iterable[DeploymentPlan], running: Mapping[Key, int], tried: Collection[Key] = ()
+        self, deployments: Iterable[DeploymentPlan], running: Mapping[Place, int], tried: Collection[Place] = ()
     ) -> None:
         """Scale these from now on, those that are `tried` to one replica at least.
 
@@ -77,7 +74,7 @@ class Autoscaler:
         for deployment in deployments:
             if deployment.autoscaling is None:
                 continue
-            key = (deployment.app_name, deployment.name)
+            key = deployment.place
             known = before.get(key)
             rules = deployment.autoscaling
             if key in tried and not rules.min_replicas:
@@ -92,12 +89,12 @@ class Autoscaler:
             for model in deployment.models:
                 self._models[f"{model.name}/{model.version}"] = key
 
-    def count(self, key: Key) -> int | None:
+    def count(self, key: Place) -> int | None:
         """Return how many replicas a deployment shall have; None when it is not autoscaled."""
         scaled = self._scaled.get(key)
         return None if scaled is None else scaled.count
 
-    def is_busy(self, key: Key) -> bool:
+    def is_busy(self, key: Place) -> bool:
         """Whether requests for a deployment were under way when it was last decided."""
         scaled = self._scaled.get(key)
         return scaled is not None and scaled.ongoing > 0
@@ -107,7 +104,7 @@ class Autoscaler:
         self._loads[ingress] = (self._now_s(), loads)
 
     @property
-    def unasked(self) -> set[Key]:
+    def unasked(self) -> set[Place]:
         """Deployments that have replicas, nothing under way, and no replica when that lasts."""
         return {
             key
@@ -115,7 +112,7 @@ class Autoscaler:
             if scaled.count and not scaled.ongoing and not scaled.rules.min_replicas
         }
 
-    def decide(self, starting: Collection[Key] = ()) -> dict[Key, int]:
+    def decide(self, starting: Collection[Place] = ()) -> dict[Place, int]:
         """Return the deployments that shall have another number of replicas from now on.
 
         Those whose first replica is `starting` keep one: their delay begins when it serves.

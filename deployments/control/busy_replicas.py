@@ -6,11 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from deployments.serve_internals import answers_by, handle_of, let_go_of, replica_counts
+from repository_loader.deployment_plan import Place
 
 logger = logging.getLogger(__name__)
-
-Place = tuple[str, str]
-"""A Serve application and a deployment of it."""
 
 _ANSWER_S: Final = 2.0
 _ANSWER_AGAIN_S: Final = 0.2

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from repository_loader.cluster_facts import ClusterFacts
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place, Plan
 from repository_loader.plan import prune
 
 Version = tuple[str, int]
-_Place = tuple[str, str]
-_INGRESS: Final[_Place] = ("", "")
+_INGRESS: Final[Place] = ("", "")
 _WHOLE: Final = 1e-6
 
 
@@ -98,12 +97,12 @@ def _size(deployment: DeploymentPlan) -> tuple[str, str, float, int]:
     return deployment.app_name, deployment.name, deployment.num_cpus, deployment.reserved_memory_bytes
 
 
-def _places(plan: Plan) -> dict[Version, set[_Place]]:
-    found: dict[Version, set[_Place]] = {}
+def _places(plan: Plan) -> dict[Version, set[Place]]:
+    found: dict[Version, set[Place]] = {}
     for deployment in plan.deployments:
         for model in deployment.models:
             if not model.leaving:
-                found.setdefault(_version(model), set()).add((deployment.app_name, deployment.name))
+                found.setdefault(_version(model), set()).add(deployment.place)
     for model in plan.embedded:
         if not model.leaving:
             found.setdefault(_version(model), set()).add(_INGRESS)

@@ -17,7 +17,7 @@ from deployments.replica.hosted_model import Packages
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.replica.replica_options import ReplicaOptions
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
-from repository_loader.deployment_plan import DeploymentPlan
+from repository_loader.deployment_plan import DeploymentPlan, Place
 from repository_loader.overrides import read_overrides
 from repository_loader.traffic import Traffic
 
@@ -28,7 +28,7 @@ def deployment_options(
     plan: DeploymentPlan,
     packages: Packages,
     options: ControllerOptions,
-    places: Mapping[str, list[tuple[str, str]]],
+    places: Mapping[str, list[Place]],
     owner: str,
     traffic: Mapping[str, Traffic] = MappingProxyType({}),
     *,
@@ -130,7 +130,7 @@ def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:
 def user_config(
     plan: DeploymentPlan,
     packages: Packages,
-    places: Mapping[str, list[tuple[str, str]]],
+    places: Mapping[str, list[Place]],
     owner: str,
     traffic: Mapping[str, Traffic] = MappingProxyType({}),
 ) -> dict[str, str]:
@@ -141,7 +141,7 @@ def user_config(
     steps = {name for model in plan.models for name in model.dependencies}
     here = {model.name for model in plan.models if not model.leaving}
     # A step that is here may still have another place, which it leaves once it has been loaded here.
-    watch = {place for name in steps for place in places.get(name, ())} - {(plan.app_name, plan.name)}
+    watch = {place for name in steps for place in places.get(name, ())} - {plan.place}
     scaled = {name for name in steps - here if name in packages and read_overrides(packages[name].config).autoscaling}
     sizes = [max(1, model.package.config.max_batch_size) for model in plan.models] or [1]
     delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models] or [0]

@@ -29,7 +29,7 @@ from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, Packages, key_of, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.copied_ensembles import copied_ensembles
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place, Plan
 from repository_loader.ensemble_graph import without_step
 from repository_loader.snapshot import RepositoryModel
 from repository_loader.traffic import Traffic
@@ -53,14 +53,14 @@ class ModelTable:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left_s: dict[tuple[str, int], float] = {}
+        self._left_s: dict[Version, float] = {}
         """When versions were unloaded."""
         self._next_gone_s = math.inf
         self.models: dict[str, ModelEntry] = {}
         self.plan = Plan()
         self.deployments: tuple[DeploymentPlan, ...] = ()
         self.reports = EmbeddedReports(clock)
-        self.moving: set[tuple[str, int]] = set()
+        self.moving: set[Version] = set()
         """The versions that are on trial in another place than that which the table tells of."""
         self.moved = False
         """Whether there are versions that were so until now."""
@@ -173,18 +173,16 @@ class ModelTable:
         """
         before = (*self._leaving, *self.deployments)
         self.deployments = tuple(each for each in deployments if each.app_name not in self.refused)
-        keys = {(each.app_name, each.name) for each in self.deployments}
-        self._leaving = tuple(
-            each for each in before if (each.app_name, each.name) not in keys and each.app_name not in self.refused
-        )
+        keys = {each.place for each in self.deployments}
+        self._leaving = tuple(each for each in before if each.place not in keys and each.app_name not in self.refused)
 
-    def left(self, running: Collection[tuple[str, str]], hosted: Collection[tuple[str, int]] | None) -> None:
+    def left(self, running: Collection[Place], hosted: Collection[Version] | None) -> None:
         """Forget the deployments that have ended; versions that run nowhere now, packed ones too, are unloaded.
 
         `running` are the deployments that Serve has, `hosted` the versions that packed replicas have, None if they
         were not asked.
         """
-        self._leaving = tuple(each for each in self._leaving if (each.app_name, each.name) in running)
+        self._leaving = tuple(each for each in self._leaving if each.place in running)
         leaving = {(model.name, model.version) for each in self._leaving for model in each.models}
         for name, entry in self.models.items():
             for number, version in entry.versions.items():
@@ -201,7 +199,7 @@ class ModelTable:
         )
 
     @property
-    def failed(self) -> frozenset[tuple[str, int]]:
+    def failed(self) -> frozenset[Version]:
         """The versions that have a place and failed to load there."""
         return frozenset(
             (name, number)

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from ray import serve
 
-from deployments.control.busy_replicas import Place
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
 from deployments.control.group_deployment import deployment_options, group_application, user_config, waits_s
@@ -20,7 +19,7 @@ from deployments.serve_internals import (
     delete_applications,
     replica_targets,
 )
-from repository_loader.deployment_plan import DeploymentPlan, Plan
+from repository_loader.deployment_plan import DeploymentPlan, Place, Plan
 from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -184,7 +183,7 @@ class Reconciler:
         places: Mapping[str, list[Place]],
         traffic: Mapping[str, Traffic],
     ) -> dict[str, Any]:
-        slow_end = (plan.app_name, plan.name) in self._end_slowly
+        slow_end = plan.place in self._end_slowly
         return deployment_options(plan, packages, self._options, places, self._owner, traffic, slow_end=slow_end)
 
     def replicas_told(self, apps: Collection[str]) -> None:
@@ -250,7 +249,7 @@ class Reconciler:
 
     def _still_leaving(self, desired: DesiredState) -> dict[Place, _Leaving]:
         """Return what the plan no longer holds and is busy, of what was deployed and nobody needs any more."""
-        kept = {(plan.app_name, plan.name) for plan in desired.plan.deployments}
+        kept = {plan.place for plan in desired.plan.deployments}
         needed = self._needed.keys() - desired.applications().keys()
         now_s = time.monotonic()
         gone = {
@@ -383,5 +382,5 @@ def _places(plan: Plan) -> dict[str, list[Place]]:
     places: dict[str, list[Place]] = {}
     for deployment in plan.deployments:
         for model in deployment.models:
-            places.setdefault(model.name, []).append((deployment.app_name, deployment.name))
+            places.setdefault(model.name, []).append(deployment.place)
     return places

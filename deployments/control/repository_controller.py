@@ -55,6 +55,7 @@ from deployments.serve_internals import (
     watch_replicas,
 )
 from protocol.errors import Internal, ServingError, Unavailable
+from repository_loader.deployment_plan import Place
 from repository_loader.repository import RepositoryError, find_models
 from repository_loader.storage.location import is_remote
 from repository_loader.waits import longest_wait
@@ -138,7 +139,7 @@ class RepositoryController:
         self._first_known = asyncio.Event()
         """What who knows nothing may follow: nothing ran before, or the status is known."""
         self._wake = asyncio.Event()
-        self._watched: dict[tuple[str, str], Callable[[], None]] = {}
+        self._watched: dict[Place, Callable[[], None]] = {}
         self._tasks = [
             self._loop.create_task(self._run(), name="repository controller"),
             self._loop.create_task(self._waiting.run(), name="models that wait"),
@@ -420,13 +421,13 @@ class RepositoryController:
 
     def _watch_packed(self) -> None:
         """Hear at once when a packed group has other replicas: they may have loaded other models than the last."""
-        wanted = {(each.app_name, each.name) for each in self._table.deployments if each.placement == "packed"}
+        wanted = {each.place for each in self._table.deployments if each.placement == "packed"}
         for key in wanted - self._watched.keys():
             self._watched[key] = watch_replicas(*key, self._replica_listener(key))
         for key in self._watched.keys() - wanted:
             self._watched.pop(key)()
 
-    def _replica_listener(self, key: tuple[str, str]) -> Callable[[tuple[Any, ...]], None]:
+    def _replica_listener(self, key: Place) -> Callable[[tuple[Any, ...]], None]:
         def changed(replicas: tuple[Any, ...]) -> None:
             self._loop.call_soon_threadsafe(take)
 

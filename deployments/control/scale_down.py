@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from deployments.control.autoscaler import Key
 from deployments.serve_internals import (
     DeploymentState,
     answers_by,
@@ -14,6 +13,7 @@ from deployments.serve_internals import (
     let_go_of,
     waits_for_ends_s,
 )
+from repository_loader.deployment_plan import Place
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class ScaleDown:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        give_time: Callable[[Collection[Key]], float],
+        give_time: Callable[[Collection[Place]], float],
         waits_s: Callable[[str, str], float | None] = waits_for_ends_s,
         states: Callable[[], Mapping[str, Mapping[str, DeploymentState]]] = application_states,
     ) -> None:
@@ -51,11 +51,11 @@ class ScaleDown:
         self._give_time = give_time
         self._waits_s = waits_s
         self._states = states
-        self._given: dict[Key, float] = {}
+        self._given: dict[Place, float] = {}
         """Until when each has time at least."""
         self._turn = asyncio.Lock()
 
-    async def prepare(self, key: Key) -> None:
+    async def prepare(self, key: Place) -> None:
         """Return when replicas of a deployment may be told to end."""
         app, name = key
         self._given[key] = _PREPARED
@@ -88,7 +88,7 @@ class ScaleDown:
                     await asyncio.to_thread(let_go_of, *key)
         return bool(ended)
 
-    def _due(self) -> list[Key]:
+    def _due(self) -> list[Place]:
         return [key for key, until_s in self._given.items() if until_s <= self._loop.time()]
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
-from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
+from deployments.control.autoscaler import REPORT_S, Autoscaler
 from deployments.control.scale_down import ScaleDown
 from deployments.core.counts import SCALING, Label, Rows, ScalingCounts
 from deployments.serve_internals import (
@@ -16,7 +16,7 @@ from deployments.serve_internals import (
     replica_targets,
     set_replica_target,
 )
-from repository_loader.deployment_plan import DeploymentPlan
+from repository_loader.deployment_plan import DeploymentPlan, Place
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,9 @@ class Scaler:
         self,
         loop: asyncio.AbstractEventLoop,
         rows: Rows,
-        targets: Callable[[], Mapping[Key, int]] = replica_targets,
+        targets: Callable[[], Mapping[Place, int]] = replica_targets,
         set_target: Callable[[str, str, int], None] = set_replica_target,
-        counts: Callable[[], Mapping[Key, int]] = replica_counts,
+        counts: Callable[[], Mapping[Place, int]] = replica_counts,
         states: Callable[[], Mapping[str, Mapping[str, DeploymentState]]] = application_states,
     ) -> None:
         self._rows = rows
@@ -50,25 +50,25 @@ class Scaler:
         self._states = states
         self.scale_down: ScaleDown | None = None
         """Prepares replicas with something under way before Serve is to keep fewer."""
-        self._scaling_down: dict[Key, tuple[int, asyncio.Task[None]]] = {}
+        self._scaling_down: dict[Place, tuple[int, asyncio.Task[None]]] = {}
         """What is being prepared, with how many replicas there are until it is."""
         self._autoscaler = Autoscaler()
         self._wake = asyncio.Event()
-        self._served: set[Key] = set()
+        self._served: set[Place] = set()
         """What may have no replica, and has one that has started."""
-        self._said_before: dict[Key, str] = {}
+        self._said_before: dict[Place, str] = {}
         """What Serve said of what had no replica just before the first one was wanted."""
-        self._untold: set[Key] = set()
-        self._shown: set[Key] = set()
+        self._untold: set[Place] = set()
+        self._shown: set[Place] = set()
         self._loop = loop
         self._doubts_until_s = 0.0
 
-    async def follow(self, deployments: Sequence[DeploymentPlan], tried: Collection[Key] = ()) -> None:
+    async def follow(self, deployments: Sequence[DeploymentPlan], tried: Collection[Place] = ()) -> None:
         """Scale these from now on, those that are `tried` to one replica at least."""
         scaled = [each for each in deployments if each.autoscaling is not None]
-        new = any(self._autoscaler.count((each.app_name, each.name)) is None for each in scaled)
+        new = any(self._autoscaler.count(each.place) is None for each in scaled)
         self._autoscaler.follow(scaled, await asyncio.to_thread(self._targets) if new else {}, tried)
-        wanted = {(each.app_name, each.name) for each in scaled}
+        wanted = {each.place for each in scaled}
         for key in wanted | self._shown:
             self._row(key).wanted_count = self._autoscaler.count(key) or 0
         self._shown = wanted
@@ -79,7 +79,7 @@ class Scaler:
         """Return how many replicas a deployment shall have; None when it is not autoscaled."""
         return self._count_of((app_name, deployment))
 
-    def _count_of(self, key: Key) -> int | None:
+    def _count_of(self, key: Place) -> int | None:
         count = self._autoscaler.count(key)
         until_now, _ = self._scaling_down.get(key, (0, None))
         return None if count is None else max(count, until_now)
@@ -130,7 +130,7 @@ class Scaler:
         if self.scale_down is not None and await self.scale_down.end_due():
             self.deployed()
 
-    async def _starting(self) -> set[Key]:
+    async def _starting(self) -> set[Place]:
         """Return what waits for its first replica while nobody asks; Serve is asked only where there may be such."""
         self._served = {key for key in self._served if self._autoscaler.count(key)}
         unknown = self._autoscaler.unasked - self._served
@@ -146,11 +146,11 @@ class Scaler:
             return unknown
         return {key for key in starting if self._may_start(key, states.get(key[0], {}).get(key[1]))}
 
-    def _may_start(self, key: Key, state: DeploymentState | None) -> bool:
+    def _may_start(self, key: Place, state: DeploymentState | None) -> bool:
         """Whether a replica is on its way: not one that fails, or for which there is no room."""
         return state is None or not (state.status in FAILED or state.lacks_room or self.fails_to_start(*key, state))
 
-    async def _note_said(self, woken: set[Key]) -> None:
+    async def _note_said(self, woken: set[Place]) -> None:
         """Take what Serve says of what is to have a first replica."""
         if woken:
             try:
@@ -161,7 +161,7 @@ class Scaler:
             said = {key: states.get(key[0], {}).get(key[1]) for key in woken}
             self._said_before |= {key: state.message for key, state in said.items() if state is not None}
 
-    async def _tell(self, key: Key) -> None:
+    async def _tell(self, key: Place) -> None:
         wanted = self._count_of(key)
         if wanted is None:
             return
@@ -172,7 +172,7 @@ class Scaler:
             logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
             self._untold.add(key)
 
-    def _begin_scale_down(self, key: Key, count: int, scale_down: ScaleDown) -> None:
+    def _begin_scale_down(self, key: Place, count: int, scale_down: ScaleDown) -> None:
         """Tell Serve once the replicas are prepared, of which there are `count`; what is decided meanwhile holds."""
 
         async def prepare_and_tell() -> None:
@@ -184,7 +184,7 @@ class Scaler:
         if key not in self._scaling_down:
             self._scaling_down[key] = count, self._loop.create_task(prepare_and_tell(), name="scale-down")
 
-    async def _astray(self) -> set[Key]:
+    async def _astray(self) -> set[Place]:
         """Return the deployments of which Serve keeps another number, where that is in doubt."""
         if self._loop.time() > self._doubts_until_s:
             return set()
@@ -195,10 +195,10 @@ class Scaler:
             return set()
         return {key for key, target in targets.items() if self._count_of(key) not in (None, target)}
 
-    def _row(self, key: Key) -> ScalingCounts:
+    def _row(self, key: Place) -> ScalingCounts:
         return cast(ScalingCounts, self._rows.row(Label(SCALING, "/".join(key), 0)))
 
-    def _count(self, key: Key, count: int) -> None:
+    def _count(self, key: Place, count: int) -> None:
         row = self._row(key)
         if count > row.wanted_count:
             row.up_count += 1

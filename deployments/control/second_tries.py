@@ -6,10 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Place = tuple[str, str]
-"""A packed group's application and deployment, or an ingress: "" and the name of its actor."""
-
-Version = tuple[str, int]
+from deployments.control.former_places import Version
+from repository_loader.deployment_plan import Place
 
 _FIRST_S = 5.0
 _LONGEST_S = 60.0
@@ -29,7 +27,8 @@ class _Failure:
 class SecondTries:
     """Remembers what has been loaded, and plans a second try, later each time, for what then fails.
 
-    What has never been loaded as it is, with these files and this configuration, is none of its business.
+    A place is a packed group's application and deployment, or an ingress: "" and the name of its actor. What has never
+    been loaded as it is, with these files and this configuration, is none of its business.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -19,7 +19,7 @@ from deployments.log.line_format import about
 from deployments.ray_folder import ray_folder
 from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import FAILED, DeploymentState, answers_by, application_states, handle_of, let_go_of
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _LOST: Final = {
 
 Row = list[Any]
 States = Mapping[str, Mapping[str, DeploymentState]]
-Described = Mapping[tuple[str, str], list[list[Row]]]
+Described = Mapping[Place, list[list[Row]]]
 """The rows of each replica, by application and deployment."""
 
 
@@ -75,18 +75,18 @@ class StatusReader:
     ) -> None:
         self._ingresses = ingresses
         self._fails_to_start = fails_to_start
-        self._overcome: dict[tuple[str, str], str] = {}
+        self._overcome: dict[Place, str] = {}
         """What Serve said of deployments whose replicas have said that they serve."""
         self._started = time.monotonic()
-        self._replaced: set[tuple[str, str]] = set()
-        self._asked: set[tuple[str, str]] = set()
+        self._replaced: set[Place] = set()
+        self._asked: set[Place] = set()
         self._trials: tuple[tuple[Trial, float], ...] = ()
         """The trials as they were read last, each with the time since when."""
         self._packages = Packages()
         self.told: frozenset[str] = frozenset()
         """Applications of packed models that Serve changes nothing of, and whose replicas say what they have loaded."""
 
-    def replicas_changed(self, deployment: tuple[str, str]) -> None:
+    def replicas_changed(self, deployment: Place) -> None:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
         self._replaced.add(deployment)
 
@@ -105,9 +105,7 @@ class StatusReader:
         described = await self._describe(table, desired, applications, taking_over=taking_over)
         packed = [each for each in table.deployments if _is_packed(each)]
         self.told = frozenset(
-            each.app_name
-            for each in packed
-            if described.get((each.app_name, each.name)) and _is_healthy(each, applications)
+            each.app_name for each in packed if described.get(each.place) and _is_healthy(each, applications)
         )
         waits = any(deployment is None for trial in desired.trials for deployment, _ in _parts(desired, trial))
         ingresses = await asyncio.to_thread(self._ingresses) if waits else ()
@@ -118,7 +116,7 @@ class StatusReader:
         self._take_states(table, desired, applications, described)
         if table.unloading:
             running = {(app, name) for app, deployments in applications.items() for name in deployments}
-            asked = all((each.app_name, each.name) in described and _is_healthy(each, applications) for each in packed)
+            asked = all(each.place in described and _is_healthy(each, applications) for each in packed)
             hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
             table.left(running, hosted if asked else None)
         return [] if taking_over else self._verdicts(table, desired, applications, described, ingresses)
@@ -145,10 +143,10 @@ class StatusReader:
                 continue
             shown = filter(table.shows, deployment.models)
             models = [model for model in shown if (model.name, model.version) not in unknown]
-            rows = described.get((deployment.app_name, deployment.name), [])
+            rows = described.get(deployment.place, [])
             if _is_packed(deployment) and (rows or state.status in _HEALTHY):
                 if rows:  # else nobody was asked, or nobody answered
-                    table.tries.take((deployment.app_name, deployment.name), itertools.chain.from_iterable(rows))
+                    table.tries.take(deployment.place, itertools.chain.from_iterable(rows))
                 _take_packed({(model.name, model.version) for model in models}, rows, table)
                 continue
             served = _served(rows)
@@ -193,11 +191,11 @@ class StatusReader:
         self, table: ModelTable, desired: DesiredState, applications: States, *, taking_over: bool
     ) -> Described:
         """Ask the replicas what they loaded wherever something is open; returns each replica's rows by deployment."""
-        await self._forget_all_but({(each.app_name, each.name) for each in table.deployments})
+        await self._forget_all_but({each.place for each in table.deployments})
         changing = not taking_over and (bool(desired.trials) or table.unloading)
-        asking: dict[tuple[str, str], Coroutine[Any, Any, list[list[Row]]]] = {}
+        asking: dict[Place, Coroutine[Any, Any, list[list[Row]]]] = {}
         for deployment in table.deployments:
-            key = (deployment.app_name, deployment.name)
+            key = deployment.place
             state = _state(deployment, applications)
             if state is None:
                 continue
@@ -215,7 +213,7 @@ class StatusReader:
         self._overcome |= {key: applications[key[0]][key[1]].message for key, rows in described.items() if rows}
         return described
 
-    async def _forget_all_but(self, wanted: Collection[tuple[str, str]]) -> None:
+    async def _forget_all_but(self, wanted: Collection[Place]) -> None:
         self._replaced.intersection_update(wanted)
         self._overcome = {key: text for key, text in self._overcome.items() if key in wanted}
         for key in self._asked.difference(wanted):
@@ -228,12 +226,12 @@ class StatusReader:
             return True
         if not _is_packed(deployment):
             return False
-        if (deployment.app_name, deployment.name) in self._replaced or table.unloading:
+        if deployment.place in self._replaced or table.unloading:
             return True
         entries = (table.entry(model) for model in deployment.models)
         return any(entry.state == LOADING or entry.replacing for entry in entries)
 
-    async def _ask(self, key: tuple[str, str], *, in_part: bool, must_answer: bool) -> list[list[Row]]:
+    async def _ask(self, key: Place, *, in_part: bool, must_answer: bool) -> list[list[Row]]:
         """Return the rows of each replica, or of those that answer (`in_part`); none where one does not answer.
 
         Raises:
@@ -338,10 +336,10 @@ class _Part(NamedTuple):
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
 
 
-def tried(desired: DesiredState) -> set[tuple[str, str]]:
+def tried(desired: DesiredState) -> set[Place]:
     """Return the deployments of new versions that are on trial."""
     parts = (part for trial in desired.trials for part in _parts(desired, trial))
-    return {(deployment.app_name, deployment.name) for deployment, _ in parts if deployment is not None}
+    return {deployment.place for deployment, _ in parts if deployment is not None}
 
 
 def _parts(desired: DesiredState, trial: Trial) -> Iterable[tuple[DeploymentPlan | None, ModelPlan]]:
@@ -369,7 +367,7 @@ def _part(
         return None
     if state.status in FAILED:
         return _reason(state.message)
-    replicas = described.get((deployment.app_name, deployment.name), [])
+    replicas = described.get(deployment.place, [])
     found = [
         [row[2] for row in rows if (row[0], row[1], row[4]) == (model.name, model.version, digest)] for rows in replicas
     ]

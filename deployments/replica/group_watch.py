@@ -8,10 +8,7 @@ from deployments.control.replica_directory import Listener
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.serve_internals import watch_replicas
-
-Group = tuple[str, str]
-"""A Serve application and a deployment of it."""
-
+from repository_loader.deployment_plan import Place
 
 Watch = Callable[[str, str, Listener], Callable[[], None]]
 
@@ -29,11 +26,11 @@ class GroupWatch:
         self._linger_s = linger_s
         self._fleet = fleet
         self._loop = loop
-        self._wanted: dict[str, set[Group]] = {}
-        self._watched: dict[Group, Callable[[], None]] = {}
-        self._lingering: dict[Group, asyncio.TimerHandle] = {}
+        self._wanted: dict[str, set[Place]] = {}
+        self._watched: dict[Place, Callable[[], None]] = {}
+        self._lingering: dict[Place, asyncio.TimerHandle] = {}
 
-    def want(self, reason: str, groups: set[Group]) -> None:
+    def want(self, reason: str, groups: set[Place]) -> None:
         """Keep lanes to these, in place of what was wanted for the same reason before."""
         self._wanted[reason] = groups
         wanted = set().union(*self._wanted.values())
@@ -44,12 +41,12 @@ class GroupWatch:
         for group in self._watched.keys() - wanted - self._lingering.keys():
             self._lingering[group] = self._loop.call_later(self._linger_s, self._forget, group)
 
-    def _forget(self, group: Group) -> None:
+    def _forget(self, group: Place) -> None:
         del self._lingering[group]
         self._watched.pop(group)()
         self._fleet.forget("#".join(group))
 
-    def _listener(self, group: Group) -> Callable[[tuple[Any, ...]], None]:
+    def _listener(self, group: Place) -> Callable[[tuple[Any, ...]], None]:
         def changed(replicas: tuple[Any, ...]) -> None:
             self._loop.call_soon_threadsafe(take, {each.replica_id: address_of(each) for each in replicas})
 

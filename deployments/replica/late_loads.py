@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from deployments.replica.changes import Key
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel
 
-Key = tuple[str, int]
 AskedStep = tuple[str, int, str]
 """Model, version and interface."""
 

@@ -97,7 +97,7 @@ def test_divides_instances_into_replicas(
 
 def test_versions_are_deployments_of_one_application_in_order() -> None:
     plan = make_plan(snapshot(model("m", PYTHON, versions=(2, 10, 9))), ISOLATED, CPUS)
-    assert [(deployment.app_name, deployment.name) for deployment in plan.deployments] == [
+    assert [deployment.place for deployment in plan.deployments] == [
         ("m", "v2"),
         ("m", "v9"),
         ("m", "v10"),
@@ -160,7 +160,7 @@ def test_packs_cpu_models_together() -> None:
         ensemble("e", "a", "b"),
     )
     plan = make_plan(models, PlanSettings(placement="packed"), GPUS)
-    placed = {(d.app_name, d.name): [planned.name for planned in d.models] for d in plan.deployments}
+    placed = {d.place: [planned.name for planned in d.models] for d in plan.deployments}
     assert placed == {("alone", "v1"): ["alone"], ("eagleray-packed", "models"): ["a", "b", "e"], ("g", "v1"): ["g"]}
     packed = next(d for d in plan.deployments if d.app_name == "eagleray-packed")
     assert (packed.replica_count, packed.num_cpus, packed.num_gpus) == (1, 1.5, 0.0)
@@ -379,7 +379,7 @@ def test_every_plan_holds_together(
     else:  # it needs a replica of its own when it is isolated
         assert "CPUs" in plan.unplaced.get("e", "CPUs")
 
-    keys = [(deployment.app_name, deployment.name) for deployment in plan.deployments]
+    keys = [deployment.place for deployment in plan.deployments]
     assert len(keys) == len(set(keys))
     for deployment in plan.deployments:
         assert deployment.replica_count >= 1

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from deployments.control import scale_down as scale_down_module
-from deployments.control.autoscaler import Key
 from deployments.control.scale_down import ScaleDown
 from deployments.control.scaler import Scaler
 from deployments.core.counts import Totals
 from deployments.serve_internals import DeploymentState
 from repository_loader.autoscaling import Autoscaling
+from repository_loader.deployment_plan import Place
 from tests.deployments.control.test_autoscaler import KEY, deployment
 
 OTHER = ("other", "v1")
@@ -28,7 +28,7 @@ class Serve:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
-        self.given: Collection[Key] = ()
+        self.given: Collection[Place] = ()
         self.unheard = 2
         self.is_away = False
         self.never_hears = False
@@ -40,7 +40,7 @@ class Serve:
     def states(self) -> dict[str, dict[str, DeploymentState]]:
         return {KEY[0]: {KEY[1]: DeploymentState(self.status, "")}}
 
-    def give_time(self, keys: Collection[Key]) -> float:
+    def give_time(self, keys: Collection[Place]) -> float:
         if self.is_away:
             raise RuntimeError("Serve's controller is away")
         self.is_deploying = True

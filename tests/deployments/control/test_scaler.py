@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.control.autoscaler import Key
 from deployments.control.scaler import Scaler
 from deployments.core.counts import Counts, Label, Totals
 from deployments.serve_internals import DeploymentState
 from repository_loader.autoscaling import Autoscaling
+from repository_loader.deployment_plan import Place
 from tests.deployments.control.test_autoscaler import KEY, deployment
 
 RULES = Autoscaling(1, 6, target_ongoing_requests=4)
 
 
 def test_what_serve_refused_is_not_asked_for_once_the_model_has_gone() -> None:
-    asked: list[tuple[Key, int]] = []
+    asked: list[tuple[Place, int]] = []
     was_asked = asyncio.Event()
 
     def refuse(app: str, name: str, count: int) -> None:
@@ -62,7 +62,7 @@ class FullRows(Totals):
 def test_an_error_ends_no_scaling_and_what_was_decided_is_told_then(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        asked: asyncio.Queue[tuple[Key, int]] = asyncio.Queue()
+        asked: asyncio.Queue[tuple[Place, int]] = asyncio.Queue()
         rows = FullRows()
         scaler = Scaler(
             loop, rows, dict, lambda app, name, count: loop.call_soon_threadsafe(asked.put_nowait, ((app, name), count))
@@ -89,14 +89,14 @@ class Starting:
         self.state = state
         self.count = 0
         self.asked = 0
-        self.told: list[tuple[Key, int]] = []
+        self.told: list[tuple[Place, int]] = []
         self.away = False
         self.target = 1
 
-    def targets(self) -> dict[Key, int]:
+    def targets(self) -> dict[Place, int]:
         return {KEY: self.target}
 
-    def counts(self) -> dict[Key, int]:
+    def counts(self) -> dict[Place, int]:
         self.asked += 1
         if self.away:
             raise RuntimeError("Serve's controller is away")

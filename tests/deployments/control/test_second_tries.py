@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from deployments.control.second_tries import Place, SecondTries
+from deployments.control.second_tries import SecondTries
+from repository_loader.deployment_plan import Place
 
 GROUP, INGRESS = ("eagleray-packed", "models"), ("", "ingress-1")
 
