@@ -35,6 +35,12 @@ OWNER_KEY: Final = "eagleray_owner"
 
 FAILED: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 """States of deployments whose replicas do not start, or no longer serve."""
+UPDATING: Final = "UPDATING"
+"""That of a deployment whose replicas are being changed."""
+DELETING: Final = "DELETING"
+"""That of an application that somebody has deleted, and that is yet to go."""
+ENDING: Final = frozenset({DELETING, "NOT_STARTED"})
+"""Those of applications that somebody has deleted, gone or not."""
 _NOT_THERE: Final = (ReplicaState.STARTING, ReplicaState.STOPPING)
 
 _NAMESPACE: Final = b"eagleray"

@@ -47,6 +47,8 @@ from deployments.replica.node_log import NodeLog
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.worker_wakes import wake_main_thread_less
 from deployments.serve_internals import (
+    DELETING,
+    ENDING,
     ClusterTable,
     application_status,
     handle_of,
@@ -77,7 +79,6 @@ _LIST_S = 2.0
 _LOOK_S = 2.0
 _FOLLOW_TIMEOUT_S = 1.0
 _TRY_TIMEOUT_S = 2.0
-_DELETING = "DELETING"
 _TAKE_OVER_TIMEOUT_S = 5.0
 """Ingresses look for another controller, and tell it what they have, before they follow it."""
 
@@ -123,7 +124,7 @@ class RepositoryController:
         self._settings = ClientSettings(self._state)
         self._listing = SharedLook(self._list_models, _LIST_S)
         self._canaries = CanaryWatch(self._state, self._table)
-        self._open_calls = OpenCalls(lambda: application_status(self._app) == _DELETING)
+        self._open_calls = OpenCalls(lambda: application_status(self._app) == DELETING)
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
         self._watch_of_repositories = RepositoryWatch(options, self._state, self._table)
         self._refused: dict[str, str] = {}
@@ -467,4 +468,4 @@ class RepositoryController:
 
     async def _is_deleted(self) -> bool:
         """Whether somebody has deleted the application that this controller is part of."""
-        return await asyncio.to_thread(application_status, self._app) in (_DELETING, "NOT_STARTED")
+        return await asyncio.to_thread(application_status, self._app) in ENDING

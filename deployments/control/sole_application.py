@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from deployments.control.controller_options import CONTROLLER
-from deployments.serve_internals import application_states, application_status
+from deployments.serve_internals import DELETING, application_states, application_status
 
 _KEY: Final = "application"
-_DELETING: Final = "DELETING"
 
 
 class FirstComeTable(Protocol):
@@ -24,7 +23,7 @@ class FirstComeTable(Protocol):
 
 def is_eagleray(app: str) -> bool:
     """Whether a Serve application is an Eagleray that is to stay; blocks."""
-    return CONTROLLER in application_states().get(app, {}) and application_status(app) != _DELETING
+    return CONTROLLER in application_states().get(app, {}) and application_status(app) != DELETING
 
 
 def require_sole(table: FirstComeTable, app: str, runs: Callable[[str], bool] = is_eagleray) -> None:

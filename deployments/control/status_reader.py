@@ -18,14 +18,21 @@ from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.ray_folder import ray_folder
 from deployments.replica.hosted_model import Packages, packages_by_name
-from deployments.serve_internals import FAILED, DeploymentState, answers_by, application_states, handle_of, let_go_of
+from deployments.serve_internals import (
+    FAILED,
+    UPDATING,
+    DeploymentState,
+    answers_by,
+    application_states,
+    handle_of,
+    let_go_of,
+)
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place
 
 logger = logging.getLogger(__name__)
 
 _HEALTHY = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
 _UNHEALTHY = "UNHEALTHY"
-_UPDATING = "UPDATING"
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
@@ -203,7 +210,7 @@ class StatusReader:
             served = taking_over or _served_until_now(deployment, table)
             if state.status == _UNHEALTHY or (state.status in FAILED and served):
                 asking[key] = self._ask(key, in_part=True, must_answer=False)
-            elif state.status == _UPDATING and taking_over:
+            elif state.status == UPDATING and taking_over:
                 asking[key] = self._ask(key, in_part=True, must_answer=True)
             elif state.status in _HEALTHY and self._is_open(deployment, table, desired):
                 asking[key] = self._ask(key, in_part=False, must_answer=not changing)

@@ -5,23 +5,21 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deployments.serve_internals import application_states, application_status
+from deployments.serve_internals import ENDING, UPDATING, application_states, application_status
 
 logger = logging.getLogger(__name__)
 
 _SOON_S: Final = 30.0
 _LOOK_S: Final = 2.0
-_ENDING: Final = ("DELETING", "NOT_STARTED")
-_UPDATING: Final = "UPDATING"
 
 
 def _must_go(app_name: str) -> bool:
     """Whether an application ends or changes, or another has found no room for a replica for a while; blocks."""
     try:
-        if application_status(app_name) in _ENDING:
+        if application_status(app_name) in ENDING:
             return True
         applications = application_states()
-        changes = any(state.status == _UPDATING for state in applications.get(app_name, {}).values())
+        changes = any(state.status == UPDATING for state in applications.get(app_name, {}).values())
         return changes or any(state.lacks_room for states in applications.values() for state in states.values())
     except Exception as error:
         logger.debug("Serve does not say whether '%s' ends: %s", app_name, error)
