@@ -11,6 +11,7 @@ import pytest
 from deployments.backends.python.process.area import OwnArea, PeerArea
 from deployments.backends.python.process.channel import Channel, Writer
 from deployments.backends.python.process.outbox import Outbox
+from deployments.backends.python.process.served_calls import ServedCalls
 
 
 @pytest.fixture
@@ -78,3 +79,15 @@ def test_what_the_garbage_collector_says_while_a_message_is_written_follows_it(e
     sending.join(10)
     gc.enable()
     assert [there.read(there.connection.recv(65536))[0] for _ in range(2)] == ["first", "dropped"]
+
+
+def test_a_model_that_asks_for_what_takes_a_thread_hears_that_there_is_none(ends, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    here, there = ends
+    calls = ServedCalls(None, here, Outbox(here, lambda: pytest.fail("nothing is lost")), lambda numbers: [])
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    calls.control(7, "is_model_ready", "m", -1)
+    told = there.read(there.connection.recv(65536))
+    assert told == ("answer", None, (7, None, ("Unavailable", "can't start new thread")))

@@ -97,6 +97,34 @@ async def test_a_model_that_raises_whatever_is_not_ready_and_ends_nothing(models
         assert await call("raises", 1) == [2]
 
 
+THREADLESS = """
+import os
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.start, self.refused, threading.Thread.start = threading.Thread.start, 0, self.refuse
+    def refuse(self):
+        threading.Thread.start = self.start
+        self.refused += 1
+        raise RuntimeError("can't start new thread")
+    def is_ready(self):
+        return True
+    def execute(self, requests):
+        return [answer(np.array([os.getpid(), self.refused], np.int32)) for r in requests]
+"""
+
+
+@on_a_loop
+async def test_a_process_that_cannot_start_a_thread_to_answer_on_lives_on(tmp_path: Path) -> None:
+    async with Models(tmp_path, True).add("threadless", THREADLESS).hosted() as call:
+        served, said = call.host.served[("threadless", 1)], [True]
+        call.host._changed = lambda name, version, served: said.append(served is not None and served.says_ready)
+        before, _ = await call("threadless", 1)
+        await until(lambda: said[-2:] == [False, True])
+        assert await call("threadless", 1) == [before, 1]
+        assert served.ready
+
+
 MORTAL = """
 import os
 from pathlib import Path

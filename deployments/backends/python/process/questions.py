@@ -1,5 +1,6 @@
 """The second socket of the process of a Python model: what is asked and told while a batch runs."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -100,7 +101,8 @@ class Questions:
                 elif kind in self.hears:
                     self.hears[kind](place, *fields)
                 else:
-                    threading.Thread(target=self._answer, args=(kind, *fields), daemon=True).start()
+                    with contextlib.suppress(RuntimeError):  # the system has no more threads; nobody waits for long
+                        threading.Thread(target=self._answer, args=(kind, *fields), daemon=True).start()
                 del place, fields
                 if self.channel.owes_room:
                     self.channel.send(FREED, None)

@@ -9,7 +9,7 @@ from typing import Any
 from deployments.backends.python.process.channel import Channel
 from deployments.backends.python.process.outbox import Outbox
 from deployments.backends.python.server import CallResult, GiveUp, ModelCall, ModelServer
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, ServingError, Unavailable
 from protocol.infer import Array, InferRequest, InferResponse
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,11 @@ class ServedCalls:
 
     def control(self, number: int, kind: str, *arguments: Any) -> None:
         """Do what a method of the server does, on a thread of its own, and tell the answer."""
-        threading.Thread(target=self._control, args=(number, kind, *arguments), daemon=True).start()
+        thread = threading.Thread(target=self._control, args=(number, kind, *arguments), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more
+            self._outbox.send("answer", None, number, None, (Unavailable.__name__, str(error)))
 
     def _control(self, number: int, kind: str, *arguments: Any) -> None:
         value, failure = None, None
