@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, Final
 
@@ -99,7 +99,10 @@ class RowSplit:
         if enough:
             by_rows = all(array.ndim and len(array) == rows for array in outputs)
             if by_rows and all(len(array) == rows for array in feed.values()):
-                threading.Thread(target=self._open, name="open-session", daemon=True).start()
+                try:
+                    threading.Thread(target=self._open, name="open-session", daemon=True).start()
+                except RuntimeError:  # the system has no more: the next slow batch tries again
+                    self._way = RowSplit._watch
         return outputs
 
     def _open(self) -> None:
@@ -180,13 +183,14 @@ def _in_parts(
 ) -> list[Array] | None:
     """Return the outputs.
 
-    None when a part fails, as where a model has the size of its batches built in, and when parts of an output differ in
-    size, as where rows are padded to the longest of them.
+    None when a part fails, as where a model has the size of its batches built in or the system has no more threads, and
+    when parts of an output differ in size, as where rows are padded to the longest of them.
     """
     bounds = [rows * part // part_count for part in range(part_count + 1)]
     parts = [{name: array[start:end] for name, array in feed.items()} for start, end in itertools.pairwise(bounds)]
-    others = [_threads().submit(session.run, names, part, options) for part in parts[1:]]
+    others: list[Future[list[Array]]] = []
     try:
+        others += (_threads().submit(session.run, names, part, options) for part in parts[1:])
         results = [session.run(names, parts[0], options), *(other.result() for other in others)]
     except Exception:
         wait(others)  # whose cores the whole batch is to have

@@ -91,3 +91,22 @@ def test_a_model_that_asks_for_what_takes_a_thread_hears_that_there_is_none(ends
     calls.control(7, "is_model_ready", "m", -1)
     told = there.read(there.connection.recv(65536))
     assert told == ("answer", None, (7, None, ("Unavailable", "can't start new thread")))
+
+
+def test_what_waits_for_room_leaves_with_the_next_message_where_there_was_no_thread_to_wait_on(ends, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    here, there = ends
+    outbox = Outbox(here, lambda: pytest.fail("nothing is lost"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for number in range(2000):
+            outbox.send("news", None, number, "x" * 1000)
+    told = []
+    while len(told) < 1000 or told[-1] < 2000:
+        if len(told) == 10:
+            outbox.send("news", None, 2000, "")
+        _, _, (number, _) = there.read(there.connection.recv(65536))
+        told.append(number)
+    assert told == list(range(2001))

@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 from onnx_models import io, load, write_model
 
+from deployments.backends import row_split
 from deployments.backends.row_split import (
     COMPARED_NS,
     COMPARED_RUNS,
@@ -266,3 +267,24 @@ def test_a_batch_whose_outputs_are_as_wide_as_its_largest_row_says_runs_whole(tm
     single.rows.clear()
     run(3, 1, 1, 3)
     assert not single.rows
+
+
+def test_batches_are_answered_though_the_system_has_no_more_threads(path, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    split = Split(path, whole_row_ns=SLOW_RUN_NS, part_row_ns=SLOW_RUN_NS // 2)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(SLOW_RUNS):
+        split.run(4)
+    assert not split.opened
+    monkeypatch.setattr(threading.Thread, "start", start)
+    split.run(4)
+    wait_until(lambda: split._split._way is RowSplit._compare, "a second session")
+    row_split._threads.cache_clear()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    split.run(4)
+    assert split.whole.rows[-1] == 4
+    row_split._threads.cache_clear()

@@ -76,9 +76,13 @@ class Outbox:
             try:
                 self._channel.connection.send(waiting[0])
             except BlockingIOError:
-                self._timer = threading.Timer(_RETRY_S, self._in_turn, (self._flush_again,))
-                self._timer.daemon = True
-                self._timer.start()
+                timer = threading.Timer(_RETRY_S, self._in_turn, (self._flush_again,))
+                timer.daemon = True
+                try:
+                    timer.start()
+                except RuntimeError:  # the system has no more threads: the next message tries again
+                    return
+                self._timer = timer
             except OSError:
                 waiting.clear()  # the process is dead
             else:
