@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -83,7 +83,12 @@ class PythonBackend:
         # Only what has a process of its own can be loaded beside others.
         apart = all(spec.own_process for spec in specs)
         with ThreadPoolExecutor(_LOADING_COUNT if apart else 1) as threads:
-            for loading in [threads.submit(self._load_instance, package, signature, spec) for spec in specs]:
+            begun: list[Future[ModelInstance]] = []
+            try:
+                begun += (threads.submit(self._load_instance, package, signature, spec) for spec in specs)
+            except RuntimeError as error:  # the system has no more threads
+                failure = error
+            for loading in begun:
                 try:
                     instances.append(loading.result())
                 except BaseException as error:

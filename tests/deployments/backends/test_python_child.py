@@ -6,7 +6,10 @@ import resource
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch, ModelLoadError
-from deployments.backends.python.backend import initialize_args
+from deployments.backends.python.backend import PythonBackend, initialize_args
 from deployments.backends.python.process import area, child
 from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.exchange import signature_fields
@@ -162,6 +165,25 @@ def test_an_instance_is_started_again_though_the_system_had_no_more_threads_for_
         await model.close(20)
 
     asyncio.run(run())
+
+
+def test_no_instance_is_left_behind_where_there_was_no_thread_to_load_the_next_one_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, count = ThreadPoolExecutor.submit, 0
+
+    def submit_once(self: ThreadPoolExecutor, *given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise RuntimeError("can't start new thread")
+        return submit(self, *given)
+
+    package = written(tmp_path, f"Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))")
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_once)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        PythonBackend().load(package, [SPEC, replace(SPEC, name="m_1")])
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
 def test_processes_are_started_though_the_system_had_no_more_threads_before(monkeypatch: pytest.MonkeyPatch) -> None:
