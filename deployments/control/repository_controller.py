@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_commands import ModelCommands, told
 from deployments.control.model_table import ModelTable
 from deployments.control.open_calls import OpenCalls
+from deployments.control.packed_watch import PackedWatch
 from deployments.control.plan_report import report_plan
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
@@ -54,7 +55,6 @@ from deployments.serve_internals import (
     handle_of,
     restart_serve_controller,
     serve_controller_time_s,
-    watch_replicas,
 )
 from protocol.errors import Internal, ServingError, Unavailable
 from repository_loader.deployment_plan import Place
@@ -140,7 +140,7 @@ class RepositoryController:
         self._first_known = asyncio.Event()
         """What who knows nothing may follow: nothing ran before, or the status is known."""
         self._wake = asyncio.Event()
-        self._watched: dict[Place, Callable[[], None]] = {}
+        self._packed_watch = PackedWatch(self._loop, self._packed_changed)
         self._tasks = [
             self._loop.create_task(self._run(), name="repository controller"),
             self._loop.create_task(self._waiting.run(), name="models that wait"),
@@ -418,25 +418,11 @@ class RepositoryController:
         self._publish()
         self._models_known.set()
         self._wake.set()
-        self._watch_packed()
+        self._packed_watch.follow(self._table.deployments)
 
-    def _watch_packed(self) -> None:
-        """Hear at once when a packed group has other replicas: they may have loaded other models than the last."""
-        wanted = {each.place for each in self._table.deployments if each.placement == "packed"}
-        for key in wanted - self._watched.keys():
-            self._watched[key] = watch_replicas(*key, self._replica_listener(key))
-        for key in self._watched.keys() - wanted:
-            self._watched.pop(key)()
-
-    def _replica_listener(self, key: Place) -> Callable[[tuple[Any, ...]], None]:
-        def changed(replicas: tuple[Any, ...]) -> None:
-            self._loop.call_soon_threadsafe(take)
-
-        def take() -> None:
-            self._status.replicas_changed(key)
-            self._wake.set()
-
-        return changed
+    def _packed_changed(self, place: Place) -> None:
+        self._status.replicas_changed(place)
+        self._wake.set()
 
     def _publish(self) -> None:
         desired = self._state.desired
