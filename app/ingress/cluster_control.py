@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ray.serve.handle import DeploymentHandle
@@ -13,13 +12,11 @@ from ray.serve.handle import DeploymentHandle
 from app.ingress.all_ingresses import all_have_followed, all_ingresses, ask_all
 from app.service.model_control import LoadRequest
 from app.service.models import Models
-from deployments.control.answer import answer, is_cancelled
+from deployments.control.answer import answer, is_cancelled, until_answered
 from protocol.errors import Unavailable, from_grpc_code
 
 logger = logging.getLogger(__name__)
 
-_GIVE_UP_S: Final = 3600.0
-_RETRY_S: Final = 0.2
 _REACH_TIMEOUT_S: Final = 30.0
 _LIST_TIMEOUT_S: Final = 2.0
 
@@ -102,8 +99,8 @@ class ClusterControl:
             logger.warning("the repositories could not be listed: %s: %s", type(error).__name__, error)
 
     async def _command(self, method: str, *arguments: Any) -> _Done:
-        command = secrets.token_hex(8)
-        task = asyncio.ensure_future(self._tell(lambda: getattr(self._controller, method).remote(command, *arguments)))
+        command, ask = secrets.token_hex(8), getattr(self._controller, method)
+        task = asyncio.ensure_future(until_answered(lambda: ask.remote(command, *arguments)))
         self._told.add(task)
         if self._stopping:
             task.cancel()
@@ -124,18 +121,3 @@ class ClusterControl:
         if told["error"] is not None:
             raise from_grpc_code(*told["error"])
         return done
-
-    async def _tell(self, call: Callable[[], Any]) -> dict[str, Any]:
-        gives_up_s = time.monotonic() + _GIVE_UP_S
-        while True:
-            response = call()
-            try:
-                told: dict[str, Any] = await response
-                return told
-            except (Exception, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-                if time.monotonic() > gives_up_s:
-                    raise Unavailable("models cannot be loaded or unloaded at present") from None
-            await asyncio.sleep(_RETRY_S)

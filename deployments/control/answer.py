@@ -1,15 +1,20 @@
-"""Calls of the controller by those that follow it."""
+"""Calls of the controller by those that follow it, or tell it what to do."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from deployments.control.directory import Directory
+from protocol.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+_COMMAND_RETRY_S: Final = 0.2
+GIVE_UP_S: Final = 3600.0
+"""For how long a command is repeated that no controller answers."""
 # The controller answers a follower every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S: Final = 40.0
 
@@ -30,6 +35,30 @@ async def answer(response: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
         if isinstance(error, asyncio.CancelledError) and not is_cancelled():
             raise ConnectionError("the call was cancelled") from None
         raise
+
+
+async def until_answered(call: Callable[[], Any]) -> dict[str, Any]:
+    """Hand a command to the controller, and again to its successor when it dies before it has answered.
+
+    `call` makes the call, each time under the same id, by which it is done once. Returns what `load` of the controller
+    does.
+
+    Raises:
+        Unavailable: nobody has answered for an hour.
+    """
+    gives_up_s = time.monotonic() + GIVE_UP_S
+    while True:
+        response = call()
+        try:
+            told: dict[str, Any] = await response
+            return told
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+            if time.monotonic() > gives_up_s:
+                raise Unavailable("models cannot be loaded or unloaded at present") from None
+        await asyncio.sleep(_COMMAND_RETRY_S)
 
 
 async def follow(directory: Directory, take_news: Callable[[], Awaitable[None]]) -> None:

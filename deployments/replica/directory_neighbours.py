@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from deployments.control.answer import answer, follow, is_cancelled
+from deployments.control.answer import answer, follow, until_answered
 from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.routes import REPLACEMENT_S
@@ -17,13 +17,12 @@ from deployments.replica.group_watch import GroupWatch
 from deployments.replica.host_router import HostRouter
 from deployments.replica.load_report import LoadReport
 from deployments.replica.neighbours import Found
-from protocol.errors import Unavailable, from_grpc_code
+from protocol.errors import from_grpc_code
 from protocol.signature import Signature
 from repository_loader.namespaces import identifiers
 
 logger = logging.getLogger(__name__)
 
-_LOAD_TIMEOUT_S: Final = 3600.0
 _FOLLOW_TIMEOUT_S: Final = 2.0
 _CALLED: Final = "called"
 
@@ -179,14 +178,8 @@ class DirectoryNeighbours:
 
     async def _command(self, method: str, *arguments: Any) -> None:
         self.follow()
-        try:
-            async with asyncio.timeout(_LOAD_TIMEOUT_S):
-                told = await getattr(self._controller, method).remote(secrets.token_hex(8), *arguments)
-        except (Exception, asyncio.CancelledError) as error:
-            if is_cancelled():
-                raise
-            logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-            raise Unavailable("models cannot be loaded or unloaded at present") from None
+        command, ask = secrets.token_hex(8), getattr(self._controller, method)
+        told = await until_answered(lambda: ask.remote(command, *arguments))
         if told["error"] is not None:
             raise from_grpc_code(*told["error"])
         try:

@@ -17,7 +17,7 @@ from app.cli.client import remote_server
 from app.cli.client.remote_server import RemoteServer, quoted, server_options
 from app.cli.main import main
 from app.edge.server_tls import HTTP_1, ServerTls
-from app.ingress import cluster_control
+from deployments.control import answer
 from tests.certificates import Authority
 
 
@@ -118,7 +118,7 @@ def test_a_load_may_take_as_long_as_the_server_gives_it(monkeypatch: pytest.Monk
         server = RemoteServer(url)
         server.get("/0")
         seen.hangs.set()
-        assert remote_server._CONTROL_TIMEOUT_S > cluster_control._GIVE_UP_S
+        assert remote_server._CONTROL_TIMEOUT_S > answer.GIVE_UP_S
         monkeypatch.setattr(remote_server, "_CONTROL_TIMEOUT_S", 0.05)
         with pytest.raises(click.ClickException, match="timed out"):
             server.control("/load", {})

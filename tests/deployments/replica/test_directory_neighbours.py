@@ -116,3 +116,35 @@ def test_a_call_ends_though_the_replicas_of_its_model_cannot_be_watched_and_the_
         await fleet.close()
 
     asyncio.run(run())
+
+
+def test_a_load_by_a_model_is_handed_to_the_next_controller_where_one_dies_before_it_has_answered() -> None:
+    class Commands:
+        """Those of a controller that dies with the first, and of its successor."""
+
+        def __init__(self, publisher: Publisher) -> None:
+            self._publisher = publisher
+            self.asked: list[tuple[Any, ...]] = []
+
+        async def remote(self, *command: Any) -> dict[str, Any]:
+            self.asked.append(command)
+            if len(self.asked) == 1:
+                raise ConnectionError("the actor has died")
+            return {"error": None, "epoch": self._publisher.epoch, "generation": self._publisher.generation}
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        controller: Any = Controller()
+        controller.publish(echo=VersionEntry(READY))
+        controller.load = Commands(controller.publisher)
+        fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
+        watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
+        neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+        async with asyncio.timeout(10):
+            await neighbours.load("echo", None, {})
+        first, second = controller.load.asked
+        assert first == second and first[1:] == ("echo", None, {})
+        neighbours.close()
+        await fleet.close()
+
+    asyncio.run(run())
