@@ -385,6 +385,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         BLS + "test_a_model_that_is_loaded_when_its_process_starts_loads_another_of_that_process",
         "deployments/control/test_model_commands.py::test_models_are_loaded_in_explicit_mode_only",
     ),
+    "Where the controller dies before it has answered, its successor": (
+        "deployments/replica/test_directory_neighbours.py::"
+        "test_a_load_by_a_model_is_handed_to_the_next_controller_where_one_dies_before_it_has_answered",
+    ),
     "A model with an `is_ready` is asked every second": (
         "deployments/replica/test_readiness.py::test_what_a_model_says_is_known_and_it_serves_on",
         "deployments/replica/test_readiness.py::test_a_model_is_ready_when_all_its_instances_say_so",

@@ -129,6 +129,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| time that one batch may run": (
         "deployments/core/test_instance_pool.py::test_batch_that_never_ends_is_answered_and_its_instance_given_up",
     ),
+    "| time for which a client waits that loads or unloads": (
+        "deployments/control/test_model_commands.py::test_who_waits_for_a_model_that_loads_for_ever_hears_of_it",
+    ),
     "| time in which a Python model, with all that it imports": (
         "deployments/backends/test_python_auto_complete.py::test_hanging_model_and_what_it_started_are_ended",
     ),
