@@ -76,7 +76,7 @@ def provide(source: ModelSource, model_path: str) -> tuple[str, int]:
     try:
         descriptor = _hold(source, cache)
     except OSError as error:
-        raise StorageError(f"the model cache {cache.root} cannot be used: {error.strerror}") from error
+        raise StorageError(f"the model cache {cache.root} cannot be used: {error.strerror or error}") from error
     return str(cache.folder(source.tree, source.model)), descriptor
 
 
