@@ -42,6 +42,8 @@ _LOST: Final = {
     "ActorUnavailableError(": "its process was not to be reached as it was loaded, as when its node dies",
 }
 """What Serve says of a replica that was lost before it had started, and nothing more, and what we say."""
+_UNWELL: Final = "A replica's health check failed."
+"""What Serve says of a replica that was lost as it took a change, or as others took theirs."""
 
 Row = list[Any]
 States = Mapping[str, Mapping[str, DeploymentState]]
@@ -381,6 +383,8 @@ def _part(
     for reasons in found:
         if any(reasons):
             return str(next(filter(None, reasons)))
+    if state.status == "HEALTHY" and deployment.autoscaling is None and len(found) < deployment.replica_count:
+        return None  # Serve hands one of them a change just now, and does not list it
     return "" if found and all(found) and state.status in _HEALTHY else None
 
 
@@ -417,6 +421,8 @@ def _reason(message: str) -> str:
     for error, said in _LOST.items():
         if reason.startswith(error):
             return said
+    if reason.startswith(_UNWELL):
+        return "a process that was to load it, or serves it, died or failed its health check meanwhile"
     # A worker that cannot open Ray's log files dies without a word of why.
     here = f"ip: {get_node_ip_address()}" in message
     if here and _WORKER_DIED in reason and (folder := _full_folder()):

@@ -120,6 +120,12 @@ def test_a_model_that_is_lost_as_it_is_loaded_has_a_sentence_for_a_reason(error:
     assert status_reader._reason(f"{UNHEALTHY} Error:\n{error!r}") == said
 
 
+def test_a_load_during_which_a_replica_dies_has_a_sentence_for_a_reason() -> None:
+    said = "a process that was to load it, or serves it, died or failed its health check meanwhile"
+    assert status_reader._reason(UNHEALTHY) == said
+    assert status_reader._UNWELL in inspect.getsource(deployment_state)
+
+
 def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Handle:
         def broadcast(self, method: str) -> Any:
@@ -174,6 +180,33 @@ def test_a_trial_that_has_succeeded_ends_though_other_commands_come_all_the_time
     assert ended("DEPLOY_FAILED") == [], "the next look says so, of what is there then"
     assert ended("HEALTHY") == [Verdict(trial)]
     assert table.models["first"].versions[1].state == LOADING, "its end says so"
+
+
+def test_a_trial_does_not_end_before_all_replicas_have_told_what_they_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve leaves one that it hands a change out of its list, and calls them healthy a moment before."""
+    write(tmp_path, "first", 'parameters { key: "eagleray.replicas" value { string_value: "3" } }')
+    repository, table, reader = Repository(tmp_path, at_start=("none",)), ModelTable(), StatusReader()
+    desired = repository.load(repository.read(), "first")
+    table.replace(desired, {})
+    (deployment,), (model,), (trial,) = desired.plan.deployments, desired.plan.models, desired.trials
+    row = ["first", 1, "", 0.0, HostedModel.of(model, Packages()).to_dict()["digest"]]
+    replicas: list[list[Any]] = []
+
+    async def serves(*asked: Any, **how: Any) -> list[list[Any]]:
+        return replicas
+
+    def ended(status: str, count: int) -> list[Verdict]:
+        replicas[:] = [[row]] * count
+        running = {deployment.app_name: {deployment.name: DeploymentState(status, "")}}
+        monkeypatch.setattr(status_reader, "application_states", lambda: running)
+        return asyncio.run(reader.read(table, desired))
+
+    monkeypatch.setattr(reader, "_ask", serves)
+    assert ended("HEALTHY", 2) == []
+    assert ended("UPSCALING", 2) == [Verdict(trial)], "those that there is no room for hold up no load"
+    assert ended("HEALTHY", 3) == [Verdict(trial)]
 
 
 def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
