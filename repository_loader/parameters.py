@@ -123,6 +123,7 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
 """The keys by backend; any other key of a Python model is for the model itself."""
 
 
+_OF_REPLICAS = frozenset({"replicas", "num_cpus", "memory_bytes"})
 _NAMES = frozenset(parameter.name for parameters in PARAMETERS.values() for parameter in parameters)
 
 
@@ -197,6 +198,10 @@ def _shared_placement(config: ModelConfig) -> str:
     return given if given in ("packed", "embedded") else ""
 
 
+def _is_embedded(config: ModelConfig) -> bool:
+    return _shared_placement(config) == "embedded" and not config.HasField("sequence_batching")  # that one is packed
+
+
 def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
     """Return why a key has no effect, "" when it has one; `parameters { }` has no key, and says nothing."""
     if not key:
@@ -207,6 +212,8 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
     if key.startswith(PREFIX):
         if name == "execution_timeout_ms" and traits_of(config).name != PYTHON:
             return "only batches of Python models are ended"
+        if name in _OF_REPLICAS and _is_embedded(config):
+            return "an embedded model has no replicas of its own, but runs in every ingress"
         if name in OVERRIDES or (is_ensemble(config) and key.startswith((WHEN, DEFAULT))):
             return ""
         close = get_close_matches(name, OVERRIDES, 1)

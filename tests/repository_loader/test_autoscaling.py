@@ -78,6 +78,21 @@ def test_what_shares_a_process_does_not_scale_which_is_said(placement: str) -> N
     assert not list(ignored_parameters(given))
 
 
+def test_an_embedded_model_has_no_replicas_of_its_own_which_is_said() -> None:
+    given = config(placement="embedded", replicas="3", num_cpus="1", memory_bytes="1", inline="false")
+    given.backend = "python"
+    assert [fault.message for fault in ignored_parameters(given)] == [
+        f"parameter 'eagleray.{key}' of model 'm' has no effect: an embedded model has no replicas of its own, but "
+        "runs in every ingress"
+        for key in ("memory_bytes", "num_cpus", "replicas")
+    ]
+    given.sequence_batching.SetInParent()
+    assert not list(ignored_parameters(given)), "one with sequences is packed in its place"
+    given.ClearField("sequence_batching")
+    given.parameters["eagleray.placement"].string_value = "packed"
+    assert not list(ignored_parameters(given))
+
+
 def test_parameters_may_be_written_without_our_name_and_the_others_win() -> None:
     given = config(autoscaling__max_replicas="3", autoscaling__target_latency_ms="50")
     for key, value in {"autoscaling.min_replicas": "0", "autoscaling.max_replicas": "9"}.items():
