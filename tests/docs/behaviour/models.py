@@ -198,6 +198,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
     ),
     "When any version of a load fails": (RELOADS + "test_what_served_serves_on_when_its_successor_does_not_load",),
+    "A load fails too when one of several replicas": (
+        "deployments/control/test_status_reader.py::test_a_load_during_which_a_replica_dies_has_a_sentence_for_a_reason",
+    ),
     "`config` of a load takes the place": (
         CONTROL + "test_config_and_files_of_a_client_take_the_place_of_the_repositorys",
     ),
