@@ -6,6 +6,7 @@ before installed ones of the same name, and NumPy has the threads that the varia
 
 import contextlib
 import importlib
+import importlib.machinery
 import logging
 import os
 import sys
@@ -38,8 +39,11 @@ _BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THR
 _SERVE: Final = "ray.serve"
 _NUMPY: Final = "numpy"
 
-_Stamp = tuple[int, int] | None
-"""Size and time of a file; None where there is none."""
+_INSTALLED: Final = (*importlib.machinery.all_suffixes(), ".dist-info")
+"""How the names end of what is installed in a folder, but for packages."""
+
+_Stamp = tuple[int, int] | frozenset[str] | None
+"""Size and time of a file, what is installed in a folder; None where there is none."""
 
 
 class ImportedAhead:
@@ -227,7 +231,19 @@ def _named_in(module: ModuleType) -> set[str]:
 
 def _stamp(path: str) -> _Stamp:
     try:
+        if os.path.isdir(path):
+            with os.scandir(path) as entries:
+                return frozenset(filter(None, map(_installed, entries)))
         found = os.stat(path)
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
+
+
+def _installed(entry: os.DirEntry[str]) -> str:
+    """Return what to know an installed module by, "" for anything else: logs and caches may appear at any time."""
+    name = entry.name
+    if name.endswith(".pth"):  # leads to other folders
+        return f"{name} {entry.stat().st_mtime_ns}"
+    package = name.isidentifier() and name != "__pycache__" and entry.is_dir()
+    return name if package or name.endswith(_INSTALLED) else ""

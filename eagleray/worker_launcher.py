@@ -194,12 +194,22 @@ class ForkServer:
             end_with_parent(0)
             return self._order
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        while True:
+        return self.serve()
+
+    def serve(self) -> Order:
+        """Make workers while they would be as what is installed; returns in each of them, with its order.
+
+        After that this stays as their parent: without one they would be nobody's descendants, and could not be found.
+        """
+        while self._listener.fileno() >= 0:
             connection = self._listener.accept()[0]
             with connection:
                 order = self._serve(connection)
                 if order is not None:
                     return order
+        with contextlib.suppress(ChildProcessError):
+            os.wait()  # for all of them, as their ends are ignored
+        sys.exit()
 
     def _serve(self, connection: socket.socket) -> Order | None:
         """Make a worker for who asks for it, and return its order in it; None where this goes on to be the server."""
@@ -209,7 +219,8 @@ class ForkServer:
             if order is None or not still_waits(connection):
                 return None
             if not self._ahead.is_as_installed():
-                sys.exit()  # the next launcher becomes the fork server, with what is installed now
+                self._listener.close()  # the next launcher becomes the fork server, with what is installed now
+                return None
             if self._fork():
                 if not is_taken(connection):
                     os._exit(0)

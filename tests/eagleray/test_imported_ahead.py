@@ -120,13 +120,36 @@ def test_numpy_has_the_threads_that_variables_ask_for_when_it_is_imported(
     assert printed(code) == printed(AHEAD + code) == [f"[{count}]"]
 
 
+INSTALLS = """
+from pathlib import Path
+
+folder, late = map(Path, os.environ["PYTHONPATH"].split(os.pathsep))
+for name in (".pytest_cache", "__pycache__"):
+    (folder / name).mkdir()
+(folder / "server.log").touch()
+print(ahead.is_as_installed())
+for module in (folder / "new.py", folder / "new.pth"):
+    module.touch()
+    print(f"{module.name}:{ahead.is_as_installed()}")
+    module.unlink()
+for package in (folder / "new", late):
+    package.mkdir()
+    print(f"{package.name}:{ahead.is_as_installed()}")
+    package.rmdir()
+print(ahead.is_as_installed())
+(folder / "old.pth").touch()
+print(f"old.pth:{ahead.is_as_installed()}")
+"""
+
+
 def test_what_is_installed_meanwhile_is_noticed(tmp_path: Path) -> None:
-    folder, late = tmp_path / "folder", tmp_path / "late"
+    """But not what is written beside it."""
+    folder = tmp_path / "folder"
     folder.mkdir()
-    path = os.pathsep.join(map(str, (folder, late)))
-    for change in ("pass", f"open({str(folder / 'new.py')!r}, 'w').close()", f"os.mkdir({str(late)!r})"):
-        code = f"print(ahead.is_as_installed()); {change}; print(ahead.is_as_installed())"
-        assert printed(AHEAD + code, PYTHONPATH=path) == ["True", str(change == "pass")]
+    (folder / "old.pth").touch()
+    noticed = [f"{name}:False" for name in ("new.py", "new.pth", "new", "late")]
+    path = os.pathsep.join((str(folder), str(tmp_path / "late")))
+    assert printed(AHEAD + INSTALLS, PYTHONPATH=path) == ["True", *noticed, "True", "old.pth:False"]
 
 
 def test_random_numbers_of_numpy_are_of_each_process() -> None:

@@ -163,6 +163,37 @@ def test_a_worker_that_was_made_is_one_if_its_launcher_still_waits(
     assert (sorted(done.stdout.splitlines()), done.stderr) == (sorted(said), "")
 
 
+OUTDATED = """
+import json, os, sys, time
+from types import SimpleNamespace
+from eagleray import worker_launcher as launcher
+
+order = {**json.loads(sys.argv[1]), "environment": dict(os.environ)}
+installed, (reader, writer), server = iter([True, False]), os.pipe(), os.getpid()
+listener = launcher.listen(order)
+forks = launcher.ForkServer(order, listener, os.getppid())
+forks._ahead = SimpleNamespace(is_as_installed=lambda: next(installed))
+if not os.fork():
+    listener.close()
+    os.write(writer, str([launcher.hand_over(order) for _ in range(2)]).encode())
+    os._exit(0)
+launcher.signal.signal(launcher.signal.SIGCHLD, launcher.signal.SIG_IGN)
+forks.serve()
+print(os.read(reader, 100).decode())
+time.sleep(0.5)  # in which one that is no parent ends
+print(os.getppid() == server)
+try:
+    launcher.hand_over(order)
+except ConnectionRefusedError:
+    print("another may be the server")
+"""
+
+
+def test_a_server_that_makes_no_more_workers_is_the_parent_of_those_that_it_has_made(order: dict[str, Any]) -> None:
+    done = run(sys.executable, "-c", OUTDATED, json.dumps(order))
+    assert (done.stdout.splitlines(), done.stderr) == (["[True, False]", "True", "another may be the server"], "")
+
+
 def test_another_user_is_told_nothing(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     listener = listen(order)
     assert listener is not None
