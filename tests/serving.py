@@ -44,11 +44,16 @@ def title_of(process: psutil.Process) -> str:
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0, poll_s: float = 0.1) -> T:
-    """Ask until the answer is true, and return it; the one place where a test sleeps."""
-    deadline = time.monotonic() + timeout_s
+    """Ask until the answer is true, and return it; the one place where a test sleeps.
+
+    The time is a quiet machine's: one that is slower has more, which it is asked about only once the time is over.
+    """
+    since_s, slowness = time.monotonic(), 0.0
     while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_s:g} s")
+        if time.monotonic() - since_s > timeout_s * max(slowness, 1.0):
+            if slowness:
+                raise AssertionError(f"{what}: not within {timeout_s:g} s, nor {slowness:.1f} times that")
+            slowness = slower()
         time.sleep(poll_s)
     return found
 
@@ -80,10 +85,18 @@ def slower() -> float:
 
 
 def run(*command: str, timeout_s: float = 60.0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, in the root of the project."""
-    return subprocess.run(
-        command, cwd=ROOT, env=env or environment(), capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    """Run a command to its end, in the root of the project; a slow machine has more time (`wait_until`)."""
+    env, pipe = env or environment(), subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            try:
+                output = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                output = process.communicate(timeout=timeout_s * (slower() - 1))
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, *output)
 
 
 class Process:
@@ -141,9 +154,12 @@ class Process:
         self.assert_none_left(started)
         return self._popen.returncode
 
-    def assert_none_left(self, started: set[psutil.Process]) -> None:
+    @staticmethod
+    def assert_none_left(started: set[psutil.Process]) -> None:
         _, left = psutil.wait_procs(list(started), timeout=GONE_TIMEOUT_S)
-        names = [f"{process.pid} {' '.join(process.cmdline())[:100]}" for process in left if process.is_running()]
+        if left:
+            _, left = psutil.wait_procs(left, timeout=GONE_TIMEOUT_S * (slower() - 1))
+        names = [f"{process.pid} {title_of(process)[:100]}" for process in left if process.is_running()]
         assert not names, f"processes that were left behind: {names}"
 
     def send_signal(self, number: signal.Signals) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.repositories import EXAMPLES, write_broken_models
-from tests.serving import EAGLERAY, READY_LINE, ROOT, STOP_TIMEOUT_S, environment, wait_until
+from tests.serving import EAGLERAY, READY_LINE, ROOT, STOP_TIMEOUT_S, Process, environment, wait_until
 
 COLUMNS = ("model", "version", "backend", "placement", "replicas", "device", "state", "seconds")
 
@@ -81,8 +81,7 @@ def test_a_live_table_shows_the_models_and_control_c_ends_everything(tmp_path: P
         assert terminal.process.wait(STOP_TIMEOUT_S) == 0, terminal.screen
         assert "draining" in terminal.screen
         assert "Traceback" not in terminal.screen
-        _, left = psutil.wait_procs(list(started), timeout=10)
-        assert not left
+        Process.assert_none_left(started)
     finally:
         for process in started | set(
             terminal.process.children(recursive=True) if terminal.process.is_running() else ()

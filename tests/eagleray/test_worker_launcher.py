@@ -343,7 +343,7 @@ def workers(how: str, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_forked_workers_are_as_those_that_ray_starts() -> None:
     forked, plain = (workers(how, PYTHONNOUSERSITE="1") for how in ("forks", "starts"))
     assert forked["forked"] == [True] * 3 and plain["forked"] == [False] * 3
@@ -363,7 +363,7 @@ def test_forked_workers_are_as_those_that_ray_starts() -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_where_every_process_has_a_thread_none_is_forked(tmp_path: Path) -> None:
     """As what traces or measures a program may start one in each interpreter."""
     (tmp_path / "sitecustomize.py").write_text(
