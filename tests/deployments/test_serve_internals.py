@@ -226,7 +226,7 @@ print(json.dumps(dict(told=told, in_use=in_use, given_back=given_back, free=[fre
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_shares_of_a_card_are_on_one_gpu_and_other_cards_are_other_gpus() -> None:
     done = run(sys.executable, "-c", CARDS, env=environment(), timeout_s=150)
     assert done.returncode == 0, done.stderr
@@ -313,7 +313,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_on_a_live_serve() -> None:
     """Replicas are heard of, a pinned deployment changes in place, owners and states are told, applications end."""
     done = run(sys.executable, "-c", LIVE, env=environment(RAY_SERVE_LOG_TO_STDERR="0"), timeout_s=150)
@@ -357,7 +357,7 @@ print(json.dumps([given_back, alive]))
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_card_of_a_dead_node_is_given_back() -> None:
     done = run(sys.executable, "-c", DEAD_NODE, env=environment(**DEAD_SOON), timeout_s=150)
     assert done.returncode == 0, done.stderr
