@@ -75,6 +75,12 @@ def send(stack: ExitStack, server: Server, name: str, count: int, version: str =
     return clients
 
 
+def wait_inside(server: Server, *names: str) -> None:
+    """Ask for statistics, which comes after what has been sent before, on every way that leads to the models."""
+    for name in names:
+        assert server.get(f"/v2/models/{name}/stats").status == 200
+
+
 def tags(clients: Sequence[Client]) -> set[int | str]:
     answers = [client.receive() for client in clients]
     return {tag(answer) if answer.status == 200 else str(answer.body) for answer in answers}
@@ -93,7 +99,7 @@ def test_what_waits_is_answered_and_a_load_meanwhile_serves_in_the_replica_that_
     step.hold()
     with ExitStack() as stack:
         asking, above = send(stack, server, "held", ASKED), send(stack, server, "held_above", 2)
-        time.sleep(0.5)  # all are inside
+        wait_inside(server, "held", "held_above")
         triton.unload_model("held")
         triton.unload_model("held_above")
         assert server.get("/v2/models/held/ready").status == 400
@@ -127,7 +133,7 @@ def test_the_later_steps_of_an_ensemble_that_answers_stay_as_long(
     first.hold()
     with ExitStack() as stack:
         asking = [client for name in ensembles.values() for client in send(stack, server, name, 2)]
-        time.sleep(0.5)
+        wait_inside(server, *ensembles.values())
         for name in ensembles.values():
             triton.unload_model(name, unload_dependents=True)
         assert server.get("/v2/models/held_second/ready").status == 400
@@ -146,7 +152,7 @@ def test_a_version_that_goes_answers_beside_the_one_that_stays(
     held.hold()
     with ExitStack() as stack:
         first, second = (send(stack, server, "held_versions", 4, version) for version in "12")
-        time.sleep(0.5)
+        wait_inside(server, "held_versions")
         held.configure("")
         triton.load_model("held_versions")
         states = server.states("held_versions")
@@ -169,7 +175,7 @@ def test_a_busy_replica_is_waited_for_though_the_other_is_idle(
     held.hold()
     with ExitStack() as stack:
         asking = send(stack, server, "held_twice", 1)
-        time.sleep(0.5)
+        wait_inside(server, "held_twice")
         triton.unload_model("held_twice")
         time.sleep(2.0)
         assert server.states("held_twice") == {"1": ("UNLOADING", "unloaded")}
@@ -190,7 +196,7 @@ def test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another(
     held.hold()
     with ExitStack() as stack:
         asking = send(stack, server, "held_fewer", 4)
-        time.sleep(0.5)
+        wait_inside(server, "held_fewer")
         held.configure(cpus)
         triton.load_model("held_fewer")
         time.sleep(HELD_S)
