@@ -205,6 +205,7 @@ def test_loading_one_small_model_is_quick(
 def test_many_clients_at_once_end_in_one_state_and_the_next_command_decides(server: Server) -> None:
     """Commands are carried out in turn; which was the last is not told by their answers, which overtake each other."""
     answered: list[bool] = []
+    slowness = slower()
     stop_s = time.monotonic() + CHANGE_S
 
     def command(client: Client, loads: bool) -> None:
@@ -213,7 +214,7 @@ def test_many_clients_at_once_end_in_one_state_and_the_next_command_decides(serv
 
     def change(number: int) -> None:
         loads = number % 2 == 0
-        with server.client() as client:
+        with Client(server.address, 60 * slowness) as client:
             while time.monotonic() < stop_s:
                 command(client, loads)
                 answered.append(loads)
@@ -225,11 +226,11 @@ def test_many_clients_at_once_end_in_one_state_and_the_next_command_decides(serv
         return server.states("simple")["1"][0] == ("READY" if is_ready() else "UNAVAILABLE")
 
     threads = [threading.Thread(target=change, args=(number,)) for number in range(64)]
-    with CheckedLoad(int(server.address.rpartition(":")[2]), "doubles", 200).running() as outcome:
+    with CheckedLoad(int(server.address.rpartition(":")[2]), "doubles", 200 / slowness).running() as outcome:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(120 * slowness)
     print(f"{answered.count(True)} loads and {answered.count(False)} unloads of 64 clients: {outcome}")
     assert outcome.sent == len(outcome.answered), outcome
     assert len(answered) >= 64
