@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ray.serve._private.application_state import ApplicationStateManager
 from ray.serve._private.controller import ServeController
 from ray.serve._private.deployment_state import DeploymentStateManager
 
+from deployments import serve_controller
 from tests.serving import environment, run
 
 
@@ -157,3 +159,33 @@ asyncio.run(main())
 def test_serves_controller_looks_at_once_when_it_is_told_to_change_something() -> None:
     done = run(sys.executable, "-c", TOLD, env=environment(), timeout_s=60)
     assert done.stdout.splitlines()[-1:] == ["looked"], done.stderr
+
+
+def test_looks_follow_each_other_soon_after_serve_was_told_and_take_a_quarter_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, slept = 100.0, list[float]()
+    steady = SimpleNamespace(list_app_statuses=lambda: {}, get_deployment_statuses=lambda: [])
+    state = SimpleNamespace(application_state_manager=steady, deployment_state_manager=steady)
+    monkeypatch.setattr(serve_controller, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(round(delay_s, 3))
+
+    async def sleeps() -> list[float]:
+        nonlocal now_s
+        pace = serve_controller._Pace()
+        now_s += 2
+        await pace.sleep(0.1)
+        pace.tell()
+        for look_s in (0.001, 0.02, 1.0):
+            with pace.look(state):
+                now_s += look_s
+            pace.tell()
+            await pace.sleep(0.1)
+        now_s += 1.5
+        await pace.sleep(0.1)
+        return slept
+
+    monkeypatch.setattr(serve_controller.asyncio, "sleep", sleep)
+    assert asyncio.run(sleeps()) == [0.1, 0.02, 0.06, 0.1, 0.1]
