@@ -8,13 +8,13 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final
 
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
+from deployments.control.gone_versions import latest_gone, left_out, not_loaded
 from deployments.control.postponed import Postponed, joined, parted, reasons_of
 from protocol.short_error import short_text
 from repository_loader.cluster_facts import ClusterFacts
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 MAX_OUTCOMES: Final = 1024
 """Of how many commands is known what became of them: as many as may wait for that at once."""
-MAX_GONE: Final = 10_000
-"""Of how many models is known why they do not run any more: clients may load models by ever new names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,9 @@ class Trial:
 class DesiredState:
     """The models that shall run, and their plan for a cluster.
 
-    `origins` are those of the models in the snapshot; `gone` are versions that do not run any more, with the reason,
-    by model; `outcomes` says what became of the latest commands: None as long as it is open, "", or an error.
+    `origins` are those of the models in the snapshot; `gone` are versions that do not run any more, or could not be
+    loaded, with the reason, by model; `outcomes` says what became of the latest commands: None as long as it is open,
+    "", or an error.
     `given_traffic` is what commands say of the models' traffic in place of their configurations; `canaries` are the
     latest of each model. `repositories` are those to load models from, each with the names of models that are not
     called as their folders, by folder. `client_settings` are the log and trace settings that clients have changed.
@@ -128,7 +127,7 @@ class DesiredState:
 
     @property
     def failed(self) -> frozenset[str]:
-        """Models that could not be loaded, and are not in the snapshot."""
+        """Models that could not be loaded and run no more, or of which versions could not be beside those that run."""
         return frozenset(name for name, reasons in self.gone.items() if set(reasons.values()) - {UNLOADED})
 
     @property
@@ -245,7 +244,8 @@ def loaded(
         models[name] = new
         all_origins[name] = replace(origin, explicit=origin.explicit or was_explicit)
         gone.pop(name, None)
-        note_gone(gone, name, old, new)
+        if left := left_out(old, new):
+            gone[name] = left
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     plan = replanned(options, desired, snapshot, before)
     postponed, ended = _still_postponed(desired, snapshot)
@@ -274,7 +274,7 @@ def unloaded(
             gone[name] = dict.fromkeys(left, UNLOADED)
     snapshot = replace(desired.snapshot, models=models)
     plan, (postponed, _) = _tidy(options, desired, snapshot), _still_postponed(desired, snapshot)
-    changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=_latest_gone(gone))
+    changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=latest_gone(gone))
     changed = replace(changed, given_traffic=given, canaries=canaries, postponed=postponed)
     return _resolved(changed, command, "")
 
@@ -307,7 +307,7 @@ def displaced(desired: DesiredState, changed: DesiredState) -> str:
 
 def refused(desired: DesiredState, name: str, reason: str) -> DesiredState:
     """Note why a model that does not run could not be loaded."""
-    return replace(desired, gone=_latest_gone({**desired.gone, name: {1: short_text(reason)}}))
+    return replace(desired, gone=latest_gone({**desired.gone, name: {1: short_text(reason)}}))
 
 
 def with_dependents(desired: DesiredState, name: str) -> set[str]:
@@ -344,7 +344,8 @@ def reverted(
 ) -> DesiredState:
     """Undo a trial: what ran before serves on, what had not run does not, for the reasons given by version.
 
-    What waited, and has not failed itself, waits on: an ensemble for its step, say.
+    What waited, and has not failed itself, waits on: an ensemble for its step, say. Of a model that serves on it is
+    kept which versions failed beside it.
     """
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
     undone = [group for group in trial.postponed if group.models.keys().isdisjoint(reasons)]
@@ -357,9 +358,10 @@ def reverted(
         if was is not None and before.origin is not None:
             models[name], origins[name] = was, before.origin
         else:
+            was = None
             origins.pop(name, None)
-            why = {package.version: UNLOADED for package in (() if tried is None else tried.packages)}
-            gone[name] = {each: short_text(text) for each, text in (why | dict(reasons.get(name, {}))).items()}
+        if (why := not_loaded(tried, was, reasons.get(name, {}))) or was is None:
+            gone[name] = why
     for name, before in trial.renamed.items():
         gone.pop(name, None)
         if before.model is not None and before.origin is not None:
@@ -367,7 +369,7 @@ def reverted(
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     trials = tuple(other for other in desired.trials if other is not trial)
     desired = replace(desired, snapshot=snapshot, origins=origins, trials=trials, postponed=postponed)
-    desired = replace(desired, plan=with_former(desired.plan, trial.before), gone=_latest_gone(gone))
+    desired = replace(desired, plan=with_former(desired.plan, trial.before), gone=latest_gone(gone))
     waits = {name: reason for name, reason in desired.plan.unplaced.items() if name not in trial.before}
     desired = replace(desired, plan=_tidy(options, desired, snapshot, waits))  # what ran comes before what waits
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, short_text(error))
@@ -427,14 +429,6 @@ def _revised(package: ModelPackage, old: RepositoryModel | None, nonce: str) -> 
     return replace(package, revision=f"{package.revision}@{nonce}")
 
 
-def note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel | None, new: RepositoryModel) -> None:
-    """Note the versions that a changed version policy leaves out."""
-    kept = {package.version for package in new.packages}
-    left = {package.version: UNLOADED for package in (old.packages if old else ()) if package.version not in kept}
-    if left and new.packages:
-        gone[name] = left
-
-
 def replanned(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, again: Collection[str]) -> Plan:
     """Place models anew; of what ran of them, versions that they no longer have stay for now, or have elsewhere.
 
@@ -483,10 +477,6 @@ def _latest(outcomes: Mapping[str, str | None]) -> dict[str, str | None]:
     ended = [command for command, outcome in outcomes.items() if outcome is not None]
     old = set(ended[: max(0, len(ended) - MAX_OUTCOMES)])
     return {command: outcome for command, outcome in outcomes.items() if command not in old}
-
-
-def _latest_gone(gone: Mapping[str, Mapping[int, str]]) -> dict[str, Mapping[int, str]]:
-    return dict(islice(gone.items(), max(0, len(gone) - MAX_GONE), None))
 
 
 def log_findings(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:

@@ -29,8 +29,8 @@ class VersionEntry:
 
     `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones;
     `fails_to_start` that such new ones have failed to start; `held` that it gets no requests before the whole change
-    that it is part of has succeeded; `stepless` that it is an ensemble one of whose steps was unloaded; `long_gone`
-    that it was unloaded an hour ago or earlier.
+    that it is part of has succeeded, or as that has failed and what served before serves on; `stepless` that it is an
+    ensemble one of whose steps was unloaded; `long_gone` that it was unloaded an hour ago or earlier.
     """
 
     state: str = LOADING

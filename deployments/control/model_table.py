@@ -121,7 +121,8 @@ class ModelTable:
         for name, reasons in desired.gone.items():
             versions = self.models.setdefault(name, ModelEntry()).versions
             for version, reason in reasons.items():
-                versions.setdefault(version, VersionEntry(UNAVAILABLE, reason))
+                beside = desired.runs(name) and reason != UNLOADED
+                versions.setdefault(version, VersionEntry(UNAVAILABLE, reason, held=beside))
         traffic = desired.traffic
         for name in traffic.keys() | desired.canaries.keys() & self.models.keys():
             self.models[name].traffic = _traffic_row(traffic.get(name, Traffic()), desired.canaries.get(name))

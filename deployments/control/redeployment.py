@@ -11,12 +11,12 @@ from deployments.control.desired_state import (
     DesiredState,
     Origin,
     Trial,
-    note_gone,
     replanned,
     reverted,
     with_revisions,
     with_steps,
 )
+from deployments.control.gone_versions import left_out
 from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
 from repository_loader.deployment_plan import Plan
 from repository_loader.ensemble_graph import linked
@@ -84,7 +84,8 @@ def _beside(
         if desired.runs(name) and (name in moved or models[name].packages != before[name].packages)
     }
     for name in changed:
-        note_gone(gone, name, before[name], models[name])
+        if left := left_out(before[name], models[name]):
+            gone[name] = left
     groups = [{name: changed[name] for name in sorted(group & changed.keys())} for group in linked(snapshot.models)]
     return replace(desired, trials=tuple(Trial("", "", group, makes_room=True) for group in groups if group))
 

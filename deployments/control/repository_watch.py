@@ -104,6 +104,8 @@ class Changes:
             for name, looks in found.items()
             if (model := models.get(name)) is None or model.fingerprint != looks
         }
+        for name in (desired.failed & models.keys() & found.keys()) - differing.keys():
+            differing[name] = found[name]  # what had failed beside what runs is there no more
         failures = {name for name, _ in failed} | {name for name, model in models.items() if model.failure}
         for name in (failures & found.keys()) - differing.keys():
             differing[name] = found[name]

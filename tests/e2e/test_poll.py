@@ -71,7 +71,11 @@ def test_models_follow_the_repository(server: Server, repository: Path) -> None:
         write_tagged(repository, "added", "nonesuch", version=4)
         wait_until(lambda: "nonesuch" in server.log() or len(asking.answers) > 2000, "an attempt at what is broken")
         assert answers(server, "added") == 3
+        wait_until(lambda: "nonesuch" in server.states("added").get("4", ("", ""))[1], "why the version is broken")
+        assert server.states("added")["3"] == ("READY", "")
+        assert server.get("/v2/health/ready").status == 200, "what served before serves on"
         shutil.rmtree(repository / "added/4")
+        wait_until(lambda: "4" not in server.states("added"), "the end of what is said of it")
     asking.assert_served()
     shutil.rmtree(repository / "added")
     wait_until(lambda: server.states("added").get("3") == ("UNAVAILABLE", "unloaded"), "the model that was removed")

@@ -1,11 +1,11 @@
 """What shall run follows the cluster: models that wait are placed when it has grown, what runs stays."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import (
-    MAX_GONE,
     DesiredState,
     Origin,
     Trial,
@@ -13,10 +13,14 @@ from deployments.control.desired_state import (
     loaded,
     refused,
     reverted,
+    unloaded,
     with_traffic,
 )
+from deployments.control.directory import UNLOADED
 from deployments.control.first_state import read_desired_state
+from deployments.control.gone_versions import MAX_GONE
 from deployments.control.model_commands import MAX_COMMANDS, read_models
+from deployments.control.model_table import ModelTable
 from protocol.limits import Limits
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import PlanSettings
@@ -210,6 +214,28 @@ def test_an_ensemble_waits_for_its_step_also_after_a_load_of_it_that_fails(tmp_p
         desired = reverted(options, tried, tried.trials[0], reasons, "") if reasons else tried
     desired = committed(options, desired, desired.trials[0])
     assert desired.runs("step") and desired.runs("pipe") and not desired.gone
+
+
+def test_versions_that_fail_beside_those_that_serve_are_told_and_get_no_requests(tmp_path: Path) -> None:
+    write(tmp_path, "m", "version_policy { all { } }")
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    shutil.copytree(tmp_path / "m/1", tmp_path / "m/2")
+
+    def tried(desired: DesiredState) -> DesiredState:
+        return loaded(options, desired, read_models(options, desired, "m", None), {"m": Origin()})
+
+    now = tried(before)
+    failed = reverted(options, now, now.trials[0], {"m": {1: "no", 2: "no weights"}}, "it failed")
+    assert failed.gone == {"m": {2: "no weights"}} and failed.failed == {"m"}
+    table = ModelTable()
+    table.replace(failed, {})
+    rows = {number: (each.state, each.reason, each.held) for number, each in table.models["m"].versions.items()}
+    assert rows == {1: ("LOADING", "", False), 2: ("UNAVAILABLE", "no weights", True)}
+    assert table.models["m"].taken_versions() == [1]
+    shutil.rmtree(tmp_path / "m/2")
+    assert not tried(failed).gone
+    assert unloaded(options, failed, ["m"]).gone["m"] == {1: UNLOADED, 2: UNLOADED}
 
 
 def test_models_that_could_not_be_loaded_are_not_remembered_without_end(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import DesiredState, Origin, committed, loaded, touched, unloaded
+from deployments.control.directory import UNLOADED
 from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
@@ -164,6 +165,15 @@ def test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes(watch
         file.write("#\n")
     assert watched.look() == []
     assert watched.look(after_s=QUIET_S) == ["broken"]
+
+
+def test_what_had_failed_beside_what_runs_and_is_there_no_more_is_a_change(watched: Watched) -> None:
+    watched.desired = replace(watched.desired, gone={"a": {2: "no weights"}, "b": {2: UNLOADED}})
+    assert watched.look() == []
+    assert watched.look(after_s=QUIET_S) == ["a"]
+    read = read_models(watched.options, watched.desired, "a", None)
+    watched.desired = loaded(watched.options, watched.desired, read, {"a": Origin()})
+    assert not watched.desired.trials and watched.look() == watched.look(after_s=QUIET_S) == []
 
 
 def test_what_could_not_be_loaded_at_the_start_is_tried_again_like_what_was_tried_later(tmp_path: Path) -> None:

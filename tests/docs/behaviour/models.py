@@ -198,6 +198,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
     ),
     "When any version of a load fails": (RELOADS + "test_what_served_serves_on_when_its_successor_does_not_load",),
+    "The index shows a new version that failed": (
+        "e2e/test_poll.py::test_models_follow_the_repository",
+        "deployments/control/test_desired_state.py::"
+        "test_versions_that_fail_beside_those_that_serve_are_told_and_get_no_requests",
+    ),
     "A load fails too when one of several replicas": (
         "deployments/control/test_status_reader.py::test_a_load_during_which_a_replica_dies_has_a_sentence_for_a_reason",
     ),

@@ -1,0 +1,42 @@
+"""Versions that do not run any more, or could not be loaded, with the reason, by model."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from deployments.control.directory import UNLOADED
+from protocol.short_error import short_text
+from repository_loader.snapshot import RepositoryModel
+
+MAX_GONE: Final = 10_000
+"""Of how many models this is known: clients may load models by ever new names."""
+
+Gone = Mapping[str, Mapping[int, str]]
+
+
+def latest_gone(gone: Gone) -> Gone:
+    """Forget the models of which this was noted first, where there are too many."""
+    return dict(islice(gone.items(), max(0, len(gone) - MAX_GONE), None))
+
+
+def left_out(old: RepositoryModel | None, new: RepositoryModel) -> dict[int, str]:
+    """Return the versions that a changed version policy leaves out."""
+    kept = {package.version for package in new.packages}
+    before = old.packages if old is not None and new.packages else ()
+    return {package.version: UNLOADED for package in before if package.version not in kept}
+
+
+def not_loaded(
+    tried: RepositoryModel | None, serves: RepositoryModel | None, reasons: Mapping[int, str]
+) -> dict[int, str]:
+    """Return which versions do not run as a model that was tried failed to load, for the reasons given.
+
+    Where another state of the model `serves` on, these are the versions which that does not have, and which failed.
+    """
+    versions = {package.version for package in (() if tried is None else tried.packages)}
+    if serves is None:
+        why = dict.fromkeys(versions, UNLOADED) | dict(reasons)
+    else:
+        versions -= {package.version for package in serves.packages}
+        why = {version: reason for version, reason in reasons.items() if version in versions}
+    return {version: short_text(reason) for version, reason in why.items()}
