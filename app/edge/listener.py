@@ -7,9 +7,13 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from app.edge.listening_socket import let_no_more_in
+
 _BACKLOG: Final = 2048
 # How long the handshakes of those that were accepted last may take.
 _LAST_S: Final = 1.0
+# How long a client that the kernel is about to let in may take to say that it has heard so.
+_BEGUN_S: Final = 0.01
 
 
 class Listener:
@@ -46,11 +50,16 @@ class Listener:
     async def close(self) -> None:
         """Accept no client that comes from now on.
 
-        Those that the kernel has let in already are taken: it would reset them, with what they have sent meanwhile.
+        Those that the kernel has let in already are taken: it would reset them, with what they have sent meanwhile. It
+        lets in no more before the last look.
         """
         sock, self._sock = self._sock, None
         if sock is None or self._server is None:
             return
+        if sock.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):  # one that comes after the last look is reset
+                let_no_more_in(sock)
+                await asyncio.sleep(_BEGUN_S)
         last: list[socket.socket] = []
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # there are no more, or no descriptors for them

@@ -1,5 +1,6 @@
 """What Linux does with clients of a socket that closes while another listens on the same port; what is told of a taken one."""
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from app.edge.listening_socket import listening_socket
+from app.edge.listening_socket import let_no_more_in, listening_socket
 from tests.serving import ROOT
 
 CLIENTS = 32
@@ -51,6 +52,27 @@ def test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on(h
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert (int(done.stdout) == CLIENTS) == (handed_over == "1")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_socket_that_lets_no_more_in_leaves_later_clients_to_another(host: str) -> None:
+    with listening_socket(host, 0) as one, contextlib.ExitStack() as opened:
+        one.listen(CLIENTS)
+        one.setblocking(False)
+        let_no_more_in(one)
+        for _ in range(CLIENTS):
+            client = opened.enter_context(socket.socket(one.family))
+            client.setblocking(False)
+            client.connect_ex(one.getsockname())
+        with pytest.raises(BlockingIOError):
+            one.accept()
+        other = opened.enter_context(listening_socket(host, one.getsockname()[1]))
+        other.listen(CLIENTS)
+        other.settimeout(10.0)
+        one.close()
+        for _ in range(CLIENTS):
+            opened.enter_context(other.accept()[0])
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

@@ -176,7 +176,9 @@ def test_a_body_that_is_arriving_is_answered_before_the_end(on: Callable[[Any], 
                 while not port.context.bodies.used_bytes:
                     await asyncio.sleep(0)
             closing = asyncio.create_task(port.front.close(20))
-            await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                while not port.context.connections.stopping:
+                    await asyncio.sleep(0)
             await port.loop.sock_sendall(port.client, request[MIB // 2 :])
             answer = await port.read(lambda received: False)
             assert answer.startswith(b"HTTP/1.1 200 OK")

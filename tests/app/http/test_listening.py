@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import stat
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -92,6 +93,39 @@ def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answere
             await serving.close(1)
             answer = client.recv(1 << 16)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"hello")
+
+    run(test, on)
+
+
+@on_both_loops
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_a_client_that_comes_when_the_server_has_looked_for_the_last_time_is_left_to_another(
+    monkeypatch: pytest.MonkeyPatch, on: Callable[[Any], Any]
+) -> None:
+    accept = socket.socket.accept
+
+    async def test() -> None:
+        serving, other = front(), front()
+        address = ("127.0.0.1", await serving.listen("127.0.0.1", 0))
+        with socket.socket() as client:
+            client.setblocking(False)
+
+            def accept_or_come(sock: socket.socket) -> Any:
+                try:
+                    return accept(sock)
+                except BlockingIOError:
+                    client.connect_ex(address)
+                    raise
+
+            with monkeypatch.context() as patch:
+                patch.setattr(socket.socket, "accept", accept_or_come)
+                await serving.close(1)
+            await other.listen(*address)
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(10):
+                await loop.sock_sendall(client, infer(b"hello"))
+                assert (await loop.sock_recv(client, 1 << 16)).startswith(b"HTTP/1.1 200 OK\r\n")
+        await other.close(1)
 
     run(test, on)
 

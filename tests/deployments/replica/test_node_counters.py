@@ -20,6 +20,7 @@ from deployments.core.statistics_document import documents
 from deployments.replica import node_counters
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from tests.serving import wait_until
 
 LABEL = Label(MODEL, "digits", 1)
 COUNTING = """
@@ -104,7 +105,7 @@ def test_a_killed_process_has_no_requests_any_more_though_what_it_has_forked_liv
         assert counted(counters).pending_count == 1
         process.kill()
         process.wait(10)
-        assert counted(counters).pending_count == 0
+        wait_until(lambda: counted(counters).pending_count == 0, "its child, which may yet have to begin")
     finally:
         os.kill(child, signal.SIGKILL)
         process.stdout.close()

@@ -34,7 +34,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/http/test_listening.py::test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answered",
         "app/http/test_listening.py::test_a_client_that_shakes_hands_when_the_server_stops_is_answered",
     ),
-    "What comes on it by then is": (
+    "One that begins in the hundredth of a second": (
+        "app/http/test_listening.py::"
+        "test_a_client_that_comes_when_the_server_has_looked_for_the_last_time_is_left_to_another",
+        "app/edge/test_listening_socket.py::test_a_socket_that_lets_no_more_in_leaves_later_clients_to_another",
+    ),
+    "What comes on an open one is": (
         "app/http/test_time_limits.py::test_a_request_that_was_on_its_way_when_the_server_began_to_stop_is_answered",
         "app/http2/test_connection.py::test_finishes_what_is_under_way_when_it_shuts_down",
     ),
