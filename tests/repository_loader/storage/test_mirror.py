@@ -1,11 +1,6 @@
-import errno
-import fcntl
 import hashlib
 import http.server
 import os
-import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,7 +24,6 @@ from repository_loader.storage.remote_store import RemoteFile, RemoteStore, Stor
 from repository_loader.waits import longest_wait
 from tests.full_disk import full_disk
 from tests.object_stores import EMULATORS, S3_ENVIRONMENT, Bucket, as_container, emulator, gs_bucket, s3_bucket
-from tests.repeating import repeating
 from tests.repository_loader.repositories import TENSORS, python_model
 from tests.repository_loader.storage.web_site import serving, write_archive
 
@@ -327,60 +321,6 @@ def test_a_full_disk_keeps_the_model_that_is_being_loaded(
     os.close(held)
 
 
-def test_a_cache_that_cannot_be_used_is_named_and_keeps_no_file_open(
-    tmp_path: Path, site: tuple[Path, str, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_archive(site[0] / "models.tgz", "a")
-    package = read(f"{site[1]}/models.tgz", tmp_path / "here").models["a"].packages[0]
-    there = tmp_path / "there"
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(there))
-    assert package.source is not None
-    lock = there / "tmp" / f"{package.source.tree}.lock"
-    lock.mkdir(parents=True)
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(StorageError, match=f"^the model cache {there} cannot be used: Is a directory$"):
-        provide(package.source, package.model_path)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
-def test_a_model_is_there_though_nothing_can_be_evicted_just_now(
-    tmp_path: Path, site: tuple[Path, str, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Busy(ModelCache):
-        def _remove_halves(self) -> None:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(mirror, "ModelCache", Busy)
-    monkeypatch.setattr(model_source, "ModelCache", Busy)
-    write_archive(site[0] / "models.tgz", "a")
-    package = read(f"{site[1]}/models.tgz", tmp_path / "here").models["a"].packages[0]
-    assert package.source is not None
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "there"))
-    folder, held = provide(package.source, package.model_path)
-    assert Path(folder, "1/model.py").is_file()
-    os.close(held)
-
-
-def test_a_folder_that_is_removed_while_it_is_to_be_held_is_not_there(
-    tmp_path: Path, site: tuple[Path, str, list[int]]
-) -> None:
-    write_archive(site[0] / "models.tgz", "a")
-    package = read(f"{site[1]}/models.tgz", tmp_path).models["a"].packages[0]
-    assert package.source is not None
-    tree = package.source.tree
-    mark = tmp_path / "models" / tree / ".held"
-    os.utime(mark, (0, 0))
-    with ThreadPoolExecutor(1) as threads:
-        with mark.open("rb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            holding = threads.submit(ModelCache(tmp_path).hold, tree)
-            while not mark.stat().st_mtime:  # it has found the folder, and waits for the lock
-                time.sleep(0.01)
-            shutil.rmtree(mark.parent)
-        with pytest.raises(FileNotFoundError):
-            holding.result()
-
-
 class Contended(ModelCache):
     """A cache on such a disk, of which others evict whenever this process makes something."""
 
@@ -430,34 +370,6 @@ def test_a_model_is_not_evicted_before_it_is_linked(tmp_path: Path, site: tuple[
     repository = mirror.Mirror(f"{site[1]}/models.tgz", Contended(tmp_path / "cache")).look()
     assert not repository.fetch(["a"]).failures
     assert (Path(repository.path) / "a/config.pbtxt").is_file()
-
-
-def test_what_a_process_that_died_has_left_half_is_removed(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-    dying = (
-        "import os, pathlib, sys; from repository_loader.storage.model_cache import ModelCache\n"
-        "with ModelCache(pathlib.Path(sys.argv[1])).scratch() as folder:\n"
-        "    (folder / 'file').write_bytes(bytes(1000)); os._exit(1)"
-    )
-    subprocess.run([sys.executable, "-c", dying, str(tmp_path)], check=False)
-    (left,) = (path for path in (tmp_path / "tmp").iterdir() if path.is_dir())
-    with cache.scratch() as used:
-        cache.evict()
-        assert (left.is_dir(), used.is_dir()) == (False, True)
-
-
-def test_what_is_begun_while_others_look_for_halves_is_not_taken_for_one(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-
-    def begin() -> None:
-        for _ in range(300):
-            with cache.scratch() as folder:
-                (folder / "file").write_bytes(b"x")
-                assert (folder / "file").read_bytes() == b"x"
-
-    with repeating(cache.evict, cache.evict), ThreadPoolExecutor(2) as threads:
-        for begun in [threads.submit(begin) for _ in range(2)]:
-            begun.result()
 
 
 def test_store_that_is_down_unloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
