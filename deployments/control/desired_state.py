@@ -14,7 +14,7 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
-from deployments.control.gone_versions import latest_gone, left_out, not_loaded
+from deployments.control.gone_versions import Gone, latest_gone, left_out, not_loaded
 from deployments.control.postponed import Postponed, joined, parted, reasons_of
 from protocol.short_error import short_text
 from repository_loader.cluster_facts import ClusterFacts
@@ -73,18 +73,17 @@ class DesiredState:
 
     `origins` are those of the models in the snapshot; `gone` are versions that do not run any more, or could not be
     loaded, with the reason, by model; `outcomes` says what became of the latest commands: None as long as it is open,
-    "", or an error.
-    `given_traffic` is what commands say of the models' traffic in place of their configurations; `canaries` are the
-    latest of each model. `repositories` are those to load models from, each with the names of models that are not
-    called as their folders, by folder. `client_settings` are the log and trace settings that clients have changed.
-    `postponed` are models that run as they did before the last deployment.
+    "", or an error. `given_traffic` is what commands say of the models' traffic in place of their configurations;
+    `canaries` are the latest of each model. `repositories` are those to load models from, each with the names of models
+    that are not called as their folders, by folder. `client_settings` are the log and trace settings that clients have
+    changed. `postponed` are models that run as they did before the last deployment.
     """
 
     snapshot: Snapshot
     plan: Plan
     facts: ClusterFacts
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    gone: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    gone: Gone = field(default_factory=dict)
     trials: tuple[Trial, ...] = ()
     outcomes: Mapping[str, str | None] = field(default_factory=dict)
     given_traffic: Mapping[str, Traffic] = field(default_factory=dict)
