@@ -5,6 +5,7 @@
 
 import contextlib
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -22,11 +23,25 @@ from ray._private.ray_constants import (
     PROCESS_TYPE_RAYLET,
     PROCESS_TYPE_RUNTIME_ENV_AGENT,
 )
+from ray._raylet import (  # type: ignore[attr-defined]
+    DASHBOARD_AGENT_LISTEN_PORT_NAME,
+    METRICS_AGENT_PORT_NAME,
+    METRICS_EXPORT_PORT_NAME,
+    RUNTIME_ENV_AGENT_PORT_NAME,
+    persist_port,
+)
 
 from eagleray import HOME
 
 LAUNCHER: Final = Path(HOME) / "eagleray" / "worker_launcher.py"
 AGENT_LAUNCHER: Final = LAUNCHER.with_name("agent_launcher.py")
+AGENT_PORTS: Final = (
+    METRICS_AGENT_PORT_NAME,
+    METRICS_EXPORT_PORT_NAME,
+    DASHBOARD_AGENT_LISTEN_PORT_NAME,
+    RUNTIME_ENV_AGENT_PORT_NAME,
+)
+"""What Ray calls them, in its parameters and in the names of the files that say them."""
 
 
 @contextlib.contextmanager
@@ -141,9 +156,47 @@ def bound_agents() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def chosen_agent_ports() -> Iterator[None]:
+    """Have the raylet that `ray.init` starts know its agents' ports from the start.
+
+    It would wait until they have written them, for 15 s at most; on a busy machine they take longer, and Ray does not
+    start. Sockets that never listen keep the ports for them as long as there is the node.
+    """
+
+    def start_raylet(node: Node, *args: Any, **options: Any) -> None:
+        node.kept_ports = [_kept_port() for _ in AGENT_PORTS]
+        for name, kept_port in zip(AGENT_PORTS, node.kept_ports, strict=True):
+            _, port = kept_port.getsockname()
+            setattr(node._ray_params, name, port)
+            persist_port(node.get_session_dir_path(), node.node_id, name, port)
+        kept(node, *args, **options)
+
+    kept = Node.start_raylet
+    Node.start_raylet = start_raylet
+    try:
+        yield
+    finally:
+        Node.start_raylet = kept
+
+
+def _kept_port() -> socket.socket:
+    """Return a socket with a port that nobody is given meanwhile, and that one who asks for it may listen at."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("", 0))
+    return kept
+
+
+@contextlib.contextmanager
 def as_served(*, dashboard: bool) -> Iterator[None]:
     """Have `ray.init`, where it starts a cluster, start that of `eagleray serve`."""
-    with process_groups(), forked_workers(), bound_agents(), fewer_processes(dashboard=dashboard):
+    with (
+        process_groups(),
+        forked_workers(),
+        bound_agents(),
+        chosen_agent_ports(),
+        fewer_processes(dashboard=dashboard),
+    ):
         yield
 
 

@@ -30,6 +30,8 @@ _OF_LOCAL_RAY: Final = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Ray starts another one when a thread of Serve's asks it something after this one has ended.
     "RAY_ENABLE_AUTO_CONNECT": "0",
+    # The first workers start beside what this process does next; `ray.init` would wait until there are all of them.
+    "RAY_prestart_worker_first_driver": "0",
 }
 
 

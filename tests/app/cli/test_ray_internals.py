@@ -9,9 +9,10 @@ import pytest
 import ray
 from ray._private import ray_constants, services, worker
 from ray._private.node import Node
+from ray._private.parameter import RayParams
 from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
 
-from app.cli.ray_internals import AGENT_LAUNCHER, bound_agents
+from app.cli.ray_internals import AGENT_LAUNCHER, AGENT_PORTS, bound_agents
 from tests.serving import environment, run
 
 
@@ -57,10 +58,57 @@ def test_the_command_lines_of_agents_begin_with_python_and_its_flag(tmp_path: Pa
     assert inspect.getsource(services.start_raylet).count("_build_python_executable_command_memory_profileable(") == 2
 
 
+def test_ports_of_agents_are_read_from_parameters_and_files() -> None:
+    for name in AGENT_PORTS:
+        assert f"{name}=self._ray_params.{name}" in inspect.getsource(Node.start_raylet)
+        assert name in parameters(RayParams.__init__)
+
+
+LATE_AGENTS = """
+import os, sys, time
+while not os.path.exists(sys.argv[0] + ".go"):
+    time.sleep(0.05)
+os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
+"""
+
+STARTED = """
+import pathlib, socket, sys, time
+import ray
+from app.cli import ray_internals
+
+ray_internals.AGENT_LAUNCHER = launcher = pathlib.Path(sys.argv[1])
+with ray_internals.sigterm_kept(), ray_internals.as_served(dashboard=False):
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+print(ray.get(ray.remote(lambda: "answered").remote()))
+launcher.with_name(launcher.name + ".go").touch()
+node, = ray.nodes()
+listening = []
+for name in ("MetricsAgentPort", "MetricsExportPort", "DashboardAgentListenPort", "RuntimeEnvAgentPort"):
+    while name not in listening:
+        try:
+            socket.create_connection((node["NodeManagerAddress"], node[name])).close()
+            listening.append(name)
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+print(len(listening))
+ray.shutdown()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(90)
+def test_a_node_starts_before_its_agents_which_listen_where_it_says(tmp_path: Path) -> None:
+    (tmp_path / "launcher.py").write_text(LATE_AGENTS)
+    done = run(sys.executable, "-c", STARTED, str(tmp_path / "launcher.py"), env=environment(), timeout_s=80)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "answered\n4\n"
+
+
 TERMINATED = """
 import os, signal, sys, threading, time
 import ray
 from ray._private.node import Node
+from ray._private.parameter import RayParams
 from app.cli.ray_internals import sigterm_kept
 
 got = []
