@@ -6,7 +6,7 @@ from app.service.example_body import example_body
 from app.service.health import UNREADY
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import LOADING, READY, UNAVAILABLE, VersionEntry
+from deployments.control.directory import LOADING, READY, RENAMED, UNAVAILABLE, VersionEntry
 from protocol.model_metadata import model_metadata, server_metadata
 
 
@@ -60,6 +60,8 @@ class Metadata:
                     row |= {"version": "1", "state": UNAVAILABLE, "reason": entry.reason}
                 rows.append(row)
             for number, version in sorted(entry.versions.items()):
+                if version.reason == RENAMED:
+                    continue
                 state, reason = self.state(name, number, version)
                 if state == READY or not ready_only:
                     row = {"name": shown, "version": str(number), "state": state}

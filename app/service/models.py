@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.control.directory import LOADING, NO_REPLICA, READY, Directory, VersionEntry
+from deployments.control.directory import LOADING, NO_REPLICA, READY, RENAMED, Directory, ModelEntry, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target, VersionTarget
 from deployments.replica.model_host import ModelHost
@@ -118,7 +118,7 @@ class Models:
         if not self._namespacing:
             return []
         models = self.directory.models
-        return [each for each in identifiers(name, models) if models[each].versions or models[each].reason]
+        return [each for each in identifiers(name, models) if _was_tried(models[each])]
 
     def plain_name(self, known: str) -> str:
         """Return the name that a model has in its repository."""
@@ -186,3 +186,8 @@ class Models:
         if entry is None:
             return []
         return sorted(number for number, state in entry.versions.items() if self.version_ready(name, number, state))
+
+
+def _was_tried(entry: ModelEntry) -> bool:
+    """Whether a model has been loaded, or tried, under this name and has no other one since."""
+    return bool(entry.reason) or any(state.reason != RENAMED for state in entry.versions.values())

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.directory import UNLOADED
+from deployments.control.directory import RENAMED, UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
-from deployments.control.gone_versions import Gone, latest_gone, left_out, not_loaded
+from deployments.control.gone_versions import Gone, latest_gone, left_out, not_loaded, with_renamed
 from deployments.control.postponed import Postponed, joined, parted, reasons_of
 from protocol.short_error import short_text
 from repository_loader.cluster_facts import ClusterFacts
@@ -127,7 +127,12 @@ class DesiredState:
     @property
     def failed(self) -> frozenset[str]:
         """Models that could not be loaded and run no more, or of which versions could not be beside those that run."""
-        return frozenset(name for name, reasons in self.gone.items() if set(reasons.values()) - {UNLOADED})
+        return frozenset(name for name, reasons in self.gone.items() if set(reasons.values()) - {UNLOADED, RENAMED})
+
+    @property
+    def known(self) -> set[str]:
+        """What models are called that run, or ran, under no other name now."""
+        return self.snapshot.models.keys() | {name for name, why in self.gone.items() if RENAMED not in why.values()}
 
     @property
     def on_trial(self) -> dict[str, Before]:
@@ -245,6 +250,8 @@ def loaded(
         gone.pop(name, None)
         if left := left_out(old, new):
             gone[name] = left
+    if options.loader.namespacing:
+        gone = with_renamed(gone, read.models)
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     plan = replanned(options, desired, snapshot, before)
     postponed, ended = _still_postponed(desired, snapshot)
@@ -268,9 +275,10 @@ def unloaded(
         old = models.pop(name, None)
         for known in (origins, given, canaries):
             known.pop(name, None)
-        left = [*gone.pop(name, {}), *(package.version for package in (old.packages if old else ()))]
+        reasons = gone.pop(name, {})
+        left = [*reasons, *(package.version for package in (old.packages if old else ()))]
         if left:
-            gone[name] = dict.fromkeys(left, UNLOADED)
+            gone[name] = dict.fromkeys(left, RENAMED if RENAMED in reasons.values() else UNLOADED)
     snapshot = replace(desired.snapshot, models=models)
     plan, (postponed, _) = _tidy(options, desired, snapshot), _still_postponed(desired, snapshot)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=latest_gone(gone))

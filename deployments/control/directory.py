@@ -20,6 +20,8 @@ TABLES: Final = ("models", "deployments", "embedded", "copies", "client_state")
 
 NO_REPLICA = "no replica is alive; Serve is replacing it"
 UNLOADED = "unloaded"
+RENAMED = "runs under another name"
+"""Why a version is left under its former one: since another repository has that too, or has it no longer."""
 TRIED_AGAIN = "; it is tried again"
 
 
@@ -75,7 +77,8 @@ class VersionEntry:
     @property
     def left(self) -> bool:
         """Whether the version was loaded and shall not be any more, or cannot be for that reason."""
-        return self.state == UNLOADING or (self.state == UNAVAILABLE and (self.stepless or self.reason == UNLOADED))
+        without_fault = self.stepless or self.reason in (UNLOADED, RENAMED)
+        return self.state == UNLOADING or (self.state == UNAVAILABLE and without_fault)
 
     @property
     def taken(self) -> bool:

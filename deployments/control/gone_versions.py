@@ -1,11 +1,12 @@
 """Versions that do not run any more, or could not be loaded, with the reason, by model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
-from deployments.control.directory import UNLOADED
+from deployments.control.directory import RENAMED, UNLOADED
 from protocol.short_error import short_text
+from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.snapshot import RepositoryModel
 
 MAX_GONE: Final = 10_000
@@ -17,6 +18,20 @@ Gone = Mapping[str, Mapping[int, str]]
 def latest_gone(gone: Gone) -> Gone:
     """Forget the models of which this was noted first, where there are too many."""
     return dict(islice(gone.items(), max(0, len(gone) - MAX_GONE), None))
+
+
+def with_renamed(gone: Gone, loaded: Iterable[str]) -> dict[str, dict[int, str]]:
+    """Note what is left under former names of models that are loaded.
+
+    A name is known as it is or by identifiers, and never as both.
+    """
+    noted = {name: dict(reasons) for name, reasons in gone.items()}
+    for name in loaded:
+        plain = shared_name(name)
+        for other in [plain] if plain else identifiers(name, gone):
+            if other in gone:
+                noted[other] = dict.fromkeys(gone[other], RENAMED)
+    return noted
 
 
 def left_out(old: RepositoryModel | None, new: RepositoryModel) -> dict[int, str]:

@@ -111,7 +111,7 @@ class ModelCommands:
             while True:
                 async with self._state.lock:
                     desired = await self._state.until(lambda desired: desired)
-                    names = set(self._meant_by(name, desired.snapshot.models.keys() | desired.gone.keys())) or {name}
+                    names = set(self._meant_by(name, desired.known)) or {name}
                     if unload_dependents:
                         names = {each for known in names for each in with_dependents(desired, known)}
                     if command in desired.outcomes:

@@ -3,7 +3,7 @@
 import asyncio
 from urllib.parse import quote
 
-from deployments.control.directory import READY
+from deployments.control.directory import READY, RENAMED, UNAVAILABLE, UNLOADED
 from repository_loader.namespaces import identifier
 from tests.app.http.served import Served, entry
 from tests.app.http.wire import infer
@@ -31,6 +31,25 @@ def test_a_name_of_two_is_refused_in_tritons_words_and_their_identifiers_are_ans
         ] * 2
         served.service.models.directory.models.pop(both[0])
         assert (await served.request("GET", "/v2/models/none")).status == 404
+
+    asyncio.run(test())
+
+
+def test_what_is_left_under_a_former_name_is_neither_in_the_index_nor_ambiguous() -> None:
+    """One repository has the name alone now; what it ran as while another had it too is gone, and then that as well."""
+
+    async def test() -> None:
+        served = Served(namespacing=True)
+        models = served.service.models.directory.models
+        for repository in ("/srv/a", "/srv/b"):
+            name = identifier("m", repository)
+            models[name] = entry(name, (1, UNAVAILABLE, RENAMED))
+        for state, reason, status in ((READY, "", 200), (UNAVAILABLE, UNLOADED, 404)):
+            models["m"] = entry("m", (1, state, reason))
+            served.host.ready = {("m", 1)} if state == READY else set()
+            index = (await served.request("POST", "/v2/repository/index")).json
+            assert [row["state"] for row in index if row["name"] == "m"] == [state]
+            assert (await served.request("GET", "/v2/models/m")).status == status
 
     asyncio.run(test())
 

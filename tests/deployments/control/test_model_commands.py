@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from deployments.control import model_commands
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import committed, reverted
-from deployments.control.directory import LOADING, READY
+from deployments.control.directory import LOADING, READY, RENAMED
 from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import ModelCommands
 from deployments.control.model_table import ModelTable
@@ -189,6 +190,15 @@ def test_a_model_goes_on_when_another_repository_gets_its_name(tmp_path: Path) -
         desired = await state.until(lambda desired: desired)
         assert {each for each in desired.snapshot.models if desired.runs(each)} == {"of_a", "of_b", "step"}
         assert await load("4", "of_a") == {"of_a", "of_b", *steps}
+        desired = await state.until(lambda desired: desired)
+        assert (desired.gone, desired.failed) == ({"step": {1: RENAMED}}, set())
+        await commands.unload("5", "step", False)
+        desired = await state.until(lambda desired: desired)
+        assert set(desired.snapshot.models) == {"of_a", "of_b"}
+        shutil.rmtree(tmp_path / "a/step")
+        assert await load("6", "step") == {"of_a", "of_b", "step"}
+        desired = await state.until(lambda desired: desired)
+        assert desired.gone == {name: {1: RENAMED} for name in steps}
 
     asyncio.run(scenario())
 

@@ -257,6 +257,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Load and unload are for all models of the name": (
         "deployments/control/test_model_commands.py::test_load_and_unload_of_a_name_are_for_all_that_have_it",
+        "deployments/control/test_model_commands.py::test_a_model_goes_on_when_another_repository_gets_its_name",
         SHARED_NAMES,
     ),
     "So do models that call others": (
