@@ -13,7 +13,7 @@ import pytest
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import DesiredState, Origin, committed, loaded, touched, unloaded
-from deployments.control.directory import UNLOADED
+from deployments.control.directory import RENAMED, UNLOADED
 from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
@@ -357,6 +357,7 @@ def test_a_name_that_a_second_repository_has_now_too_is_one_of_two_and_ensembles
     shutil.rmtree(second / "m")
     desired = follow(follow(desired))
     assert (set(desired.snapshot.models), step(desired)) == ({"m", "uses"}, "m")
+    assert desired.gone == {name: {1: RENAMED} for name in both}
     assert changes.look(desired) == []
 
 
