@@ -35,7 +35,8 @@ def classify(
         datatype: of the output.
         class_count: entries per row; fewer if a row has fewer elements.
         batched: whether the model batches.
-        labels: by index; missing and empty ones are left out of the entry.
+        labels: by index, bytes that are not UTF-8 as with `surrogateescape`; missing and empty ones are left out of the
+            entry.
         limits: for the most elements per row.
 
     Returns:
@@ -63,7 +64,7 @@ def _entries(row: Array, count: int, labels: Sequence[str]) -> list[bytes]:
     for value, index in zip(values, order.tolist(), strict=True):
         label = labels[index] if index < len(labels) else ""
         entry = form % (value, index)
-        entries.append((f"{entry}:{label}" if label else entry).encode())
+        entries.append((f"{entry}:{label}" if label else entry).encode("utf-8", "surrogateescape"))
     return entries
 
 

@@ -130,16 +130,19 @@ class HostedModel:
     def read_labels(self) -> dict[str, list[str]]:
         """Return the labels of each output that has a label file; line N names index N.
 
+        Nothing but a line's end divides labels; bytes that are not UTF-8 are kept as with `surrogateescape`.
+
         Raises:
             ModelLoadError: a file cannot be read.
         """
         labels: dict[str, list[str]] = {}
         for output, path in self.label_files.items():
             try:
-                labels[output] = Path(path).read_text("utf-8", "replace").splitlines()
+                lines = Path(path).read_bytes().splitlines()
             except OSError as error:
                 name = Path(path).name
                 raise ModelLoadError(f"unable to read label file '{name}': {error.strerror}") from error
+            labels[output] = [line.decode("utf-8", "surrogateescape") for line in lines]
         return labels
 
 

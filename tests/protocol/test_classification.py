@@ -21,6 +21,10 @@ def test_entries_are_value_index_and_label() -> None:
     assert entries(np.array([2**64 - 1, 0], np.uint64), 1) == [b"18446744073709551615:0"]
 
 
+def test_a_label_that_is_not_utf8_is_answered_as_it_is() -> None:
+    assert entries(np.array([5], np.int64), 1, labels=("caf\udce9",)) == [b"5:0:caf\xe9"]
+
+
 def test_each_row_of_a_batch_is_ranked_by_itself() -> None:
     values = np.array([[[1, 2], [3, 4]], [[8, 7], [6, 5]]], np.int32)
     assert entries(values, 2, batched=True) == [[b"4:3", b"3:2"], [b"8:0", b"7:1"]]

@@ -108,6 +108,13 @@ def test_ensembles_with_many_ways_through_them_are_read_at_once(tmp_path: Path) 
     assert all(model.read_labels() == {"X": ["cat"]} for model in hosted)
 
 
+def test_only_the_end_of_a_line_divides_labels(hosted: dict[str, HostedModel], tmp_path: Path) -> None:
+    text = "form\x0cfeed\r\n\nnext\x85line\nline\u2028separator\n".encode() + b"caf\xe9"
+    (tmp_path / "classifier" / "labels.txt").write_bytes(text)
+    (labels,) = hosted["classifier"].read_labels().values()
+    assert labels == ["form\x0cfeed", "", "next\x85line", "line\u2028separator", "caf\udce9"]
+
+
 def test_a_label_file_that_has_gone_is_named_without_its_path(hosted: dict[str, HostedModel], tmp_path: Path) -> None:
     (tmp_path / "classifier" / "labels.txt").unlink()
     with pytest.raises(ModelLoadError, match=r"^unable to read label file 'labels.txt': No such file or directory$"):
