@@ -95,7 +95,7 @@ def default_file(config: ModelConfig, version_path: str) -> tuple[str, str | Non
     If the default file is not there and exactly one file has its extension, that file is the model.
     """
     name = config.default_model_filename
-    if not name or os.path.exists(os.path.join(version_path, name)):
+    if not name or os.path.lexists(os.path.join(version_path, name)):
         return name, None
     suffix = _suffix(name)
     if any(file.name == name for _, file in _FILES) and suffix:

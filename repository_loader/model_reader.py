@@ -184,9 +184,9 @@ class ModelReader:
         return text
 
     def _say_what_may_be_meant(self) -> None:
-        """Warn of a configuration whose file is misnamed."""
+        """Warn of a configuration whose file is misnamed; of one that is a link to nothing, `find_versions` warns."""
         for name in sorted(os.listdir(self._path)):
-            if get_close_matches(name.lower(), [CONFIG_FILE], cutoff=0.8):
+            if name != CONFIG_FILE and get_close_matches(name.lower(), [CONFIG_FILE], cutoff=0.8):
                 path = os.path.join(self._path, name)
                 self._findings.append(
                     Finding("warning", path, 1, 1, f"not read: a configuration is called {CONFIG_FILE}")
@@ -263,7 +263,8 @@ class ModelReader:
                 config.default_model_filename = name
             if backend_needs_file(config) and not exists_for_some_device(config, version_path):
                 group = config.instance_group[0].name if config.instance_group else ""
-                raise ModelFileError(f"unable to find '{path}' for model instance '{group or self._name}_0'")
+                link = ": it is a link to nothing" if os.path.islink(path) else ""
+                raise ModelFileError(f"unable to find '{path}' for model instance '{group or self._name}_0'{link}")
             check_content(path, self._path)
             if config.backend == "onnxruntime":
                 files = [inside(version_path, other, self._name) for other in config.cc_model_filenames.values()]

@@ -286,6 +286,18 @@ def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
     assert "ignore '2' which is a link to nothing" in told
 
 
+def test_a_model_file_and_a_configuration_that_are_links_to_nothing_are_called_so(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1": None, "m/config.pbtxt": f'backend: "onnxruntime" {TENSORS}', "n/1/model.onnx": BATCHING_ONNX})
+    (tmp_path / "m/1/model.onnx").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "n/config.pbtxt").symlink_to(tmp_path / "nowhere")
+    models = load_repositories([str(tmp_path)], LoaderOptions(), None).models
+    reason = f"unable to find '{tmp_path}/m/1/model.onnx' for model instance 'm_0': it is a link to nothing"
+    assert [finding.message for finding in models["m"].findings] == [reason]
+    first, completed = (finding.message for finding in models["n"].findings)
+    assert first == "ignore 'config.pbtxt' which is a link to nothing"
+    assert completed.startswith("max_batch_size of 'n' is completed")
+
+
 def test_a_model_without_a_version_folder_is_told_what_one_is(tmp_path: Path) -> None:
     write(tmp_path, {"m/model.onnx": FIXED_ONNX, "m/config.pbtxt": 'backend: "onnxruntime"'})
     model = load_one(tmp_path)
