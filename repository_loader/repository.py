@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from repository_loader.completion import ModelCompleter
+from repository_loader.config_text import parse_config_text
 from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, steps_of
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
@@ -19,7 +18,6 @@ from repository_loader.storage.location import LocationError, is_remote, read_lo
 from repository_loader.storage.mirror import Fetched, RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
 from repository_loader.subfolders import CONFIG_FILE, is_text
-from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
 _PATTERN = frozenset("*?[")
@@ -307,8 +305,7 @@ def _as_stored(model: RepositoryModel, places: Mapping[str, str]) -> RepositoryM
 def _positions(path: str) -> FieldPositions | None:
     """Read the text again, which is cheaper than to keep the positions of every model."""
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-        return FieldPositions(text, parse_tree(text), ModelConfig.DESCRIPTOR)
-    except (OSError, UnicodeDecodeError, MalformedText):
+        with open(path, "rb") as file:
+            return parse_config_text(file.read(), path).positions
+    except OSError:
         return None

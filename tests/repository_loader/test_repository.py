@@ -382,3 +382,12 @@ def test_a_gpu_model_without_a_gpu(tmp_path: Path, fall_back: bool, fails: bool)
     assert model.findings[0].message.startswith(
         "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"
     )
+
+
+def test_what_the_graph_says_of_an_ensemble_has_its_place_whatever_its_comments_are_in(tmp_path: Path) -> None:
+    step = 'step { model_name: "gone" model_version: 1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }'
+    text = f'# Größe\nplatform: "ensemble" {TENSORS}\nensemble_scheduling {{\n  {step}\n}}'
+    write(tmp_path, {"e/config.pbtxt": text.encode("latin-1"), "e/1": None})
+    (finding,) = load_one(tmp_path).findings
+    assert finding.message == "ensemble e contains models that are not available or ambiguous: gone"
+    assert (finding.line, finding.column) == (4, 10)
