@@ -59,6 +59,13 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
         Parameter("intra_op_thread_count", "integer", "threads within an operator"),
         Parameter("inter_op_thread_count", "integer", "threads for operators side by side"),
         Parameter("execution_mode", "integer", "0: operators one by one, 1: side by side"),
+        Parameter(
+            "share_session_between_instances",
+            "boolean",
+            "whether the instances of a group share a session",
+            "instances on one device always share a session",
+            ("true", "True", "TRUE", "1"),
+        ),
         Parameter("enable_mem_arena", "boolean", "whether memory is kept in an arena"),
         Parameter("enable_mem_pattern", "boolean", "whether memory is laid out ahead"),
         Parameter("memory.enable_memory_arena_shrinkage", "text", "arenas to shrink after a run, as `cpu:0;gpu:0`"),
@@ -152,7 +159,7 @@ def read_integer(model: str, values: Mapping[str, str], name: str) -> int:
     """Return a number, 0 when there is none.
 
     Raises:
-        ParameterError: it is no integer, or one of more threads than a process should have.
+        ParameterError: it is no integer, or one of more threads than a process should have, or no execution mode.
     """
     value = _text(values, name)
     try:
@@ -161,6 +168,8 @@ def read_integer(model: str, values: Mapping[str, str], name: str) -> int:
         raise _unreadable(model, name, "an integer", value) from None
     if number > MAX_THREADS and name.lower().endswith("_thread_count"):
         raise _unreadable(model, name, f"an integer of up to {MAX_THREADS}", value)
+    if number not in (0, 1) and name == "execution_mode":
+        raise _unreadable(model, name, "0 or 1", value)
     return number
 
 

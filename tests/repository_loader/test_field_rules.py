@@ -269,6 +269,12 @@ PARAMETERS = {
         "a.so",
         "batches form as `dynamic_batching` says, no library is loaded",
     ),
+    "sessions of their own": (
+        "onnxruntime",
+        "share_session_between_instances",
+        "false",
+        "instances on one device always share a session",
+    ),
     "unknown to the backend": ("onnxruntime", "colour", "red", "backend 'onnxruntime' does not know it"),
     "ensemble": ("ensemble", "colour", "red", "an ensemble has no parameters"),
     "fuser": ("pytorch", "ENABLE_NVFUSER", "true", "the executor and fuser of this PyTorch are not switched"),
@@ -315,6 +321,7 @@ def test_a_parameter_without_effect_is_warned_of(column: str, key: str, value: s
         ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
         ("ensemble", "eagleray.placement", "packed"),
         ("onnxruntime", "intra_op_thread_count", "2"),
+        ("onnxruntime", "share_session_between_instances", "true"),
     ],
 )
 def test_nothing_is_said_of_a_parameter_that_is_read(column: str, key: str, value: str) -> None:

@@ -111,6 +111,14 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "2:12",
         "unable to load model 'm', 'intra_op_thread_count' is not an integer: 'two'",
     ),
+    "execution mode": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": '\nparameters { key: "execution_mode" value { string_value: "2" } }',
+        },
+        "2:12",
+        "unable to load model 'm', 'execution_mode' is not 0 or 1: '2'",
+    ),
     "many threads": (
         {
             "m/1/model.onnx": BATCHING_ONNX,
