@@ -12,7 +12,8 @@ class FieldPositions:
     """Maps the path of a field to its line and column.
 
     Paths read `max_batch_size`, `input[1].dims`, `dynamic_batching.preferred_batch_size[0]`,
-    `ensemble_scheduling.step[0].input_map["INPUT"]`. A field that is not in the text stands where its parent does.
+    `ensemble_scheduling.step[0].input_map["INPUT"]`, `model_warmup[0].inputs["INPUT"].dims`. A field that is not in the
+    text stands where its parent does.
     """
 
     __slots__ = ("_lines", "_offsets")
@@ -59,4 +60,9 @@ class FieldPositions:
         if descriptor.GetOptions().map_entry:
             key = value.scalar("key")
             if isinstance(key, Scalar):
-                self._offsets[f'{path}["{key.value}"]'] = value.start
+                entry = f'{path}["{key.value}"]'
+                self._offsets[entry] = value.start
+                inner = descriptor.fields_by_name["value"].message_type
+                for each in value.fields:
+                    if each.name == "value" and inner is not None and isinstance(each.values[-1], Message):
+                        self._add(each.values[-1], inner, f"{entry}.")

@@ -31,7 +31,7 @@ REFUSED = {
     ),
     "unknown number of an enum in a map": (
         "dynamic_batching { priority_queue_policy { key: 1 value { timeout_action: 7 } } }",
-        "1:42",
+        "1:59",
         'Unknown enumeration value of "7" for field "timeout_action".',
     ),
     "wrong type": ("max_batch_size: many", "1:17", "Couldn't parse integer: many"),

@@ -287,7 +287,9 @@ def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
 
 
 def test_a_model_file_and_a_configuration_that_are_links_to_nothing_are_called_so(tmp_path: Path) -> None:
-    write(tmp_path, {"m/1": None, "m/config.pbtxt": f'backend: "onnxruntime" {TENSORS}', "n/1/model.onnx": BATCHING_ONNX})
+    write(
+        tmp_path, {"m/1": None, "m/config.pbtxt": f'backend: "onnxruntime" {TENSORS}', "n/1/model.onnx": BATCHING_ONNX}
+    )
     (tmp_path / "m/1/model.onnx").symlink_to(tmp_path / "nowhere")
     (tmp_path / "n/config.pbtxt").symlink_to(tmp_path / "nowhere")
     models = load_repositories([str(tmp_path)], LoaderOptions(), None).models
