@@ -1,11 +1,13 @@
 """Files that a configuration names beside the model file: labels, warmup data, initial state, a Python environment."""
 
+import math
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelSequenceBatching, ModelWarmup
 
+from protocol.datatypes import BY_ENUM
 from repository_loader.findings import Fault
 from repository_loader.model_files import leaves_folder
 
@@ -14,11 +16,31 @@ ENVIRONMENT_PARAMETER: Final = "EXECUTION_ENV_PATH"
 _MODEL_FOLDER: Final = "$$TRITON_MODEL_DIRECTORY"
 
 
+class _SideFile(NamedTuple):
+    """A file that a field names, "" for none, in one of the model's folders; `of` is what its `tensor` is for."""
+
+    field: str
+    folder: str
+    name: str
+    tensor: ModelWarmup.Input | ModelSequenceBatching.InitialState | None = None
+    of: str = ""
+
+
 def check_side_files(config: ModelConfig, model_path: str) -> Iterator[Fault]:
-    """Yield a fault for each named file that is not there; names that leave their folder are other rules' to refuse."""
-    for field, folder, name in _named(config):
-        if name and not leaves_folder(name) and not os.path.isfile(os.path.join(model_path, folder, name)):
-            yield Fault(field, f"unable to find '{os.path.join(folder, name)}' in the folder of model '{config.name}'")
+    """Yield a fault for each named file that is not there, or has too few bytes for its tensor.
+
+    Names that leave their folder are other rules' to refuse.
+    """
+    for each in _named(config):
+        name = os.path.join(each.folder, each.name)
+        path = os.path.join(model_path, name)
+        if not each.name or leaves_folder(each.name):
+            continue
+        if not os.path.isfile(path):
+            yield Fault(each.field, f"unable to find '{name}' in the folder of model '{config.name}'")
+        elif (size := os.path.getsize(path)) < (least := _least_bytes(each)):
+            message = f"{each.folder} setting expects {least} bytes for {each.of}, but the data provided is {size}"
+            yield Fault(each.field, message)
     given = config.parameters.get(ENVIRONMENT_PARAMETER)
     environment = "" if given is None else given.string_value
     # Any other path is one of the nodes that the model runs on.
@@ -33,12 +55,22 @@ def environment_path(value: str, model_path: str) -> str:
     return value.replace(_MODEL_FOLDER, model_path)
 
 
-def _named(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
-    for index, tensor in enumerate(config.output):
-        yield f"output[{index}].label_filename", "", tensor.label_filename
+def _least_bytes(file: _SideFile) -> int:
+    """Return how long the file is at least; a string tells its length itself, in four bytes."""
+    datatype = None if file.tensor is None else BY_ENUM.get(file.tensor.data_type)
+    if file.tensor is None or datatype is None or any(dim < 0 for dim in file.tensor.dims):  # other rules refuse these
+        return 0
+    return (datatype.byte_size or 4) * int(math.prod(file.tensor.dims))
+
+
+def _named(config: ModelConfig) -> Iterator[_SideFile]:
+    for index, output in enumerate(config.output):
+        yield _SideFile(f"output[{index}].label_filename", "", output.label_filename)
     for index, sample in enumerate(config.model_warmup):
         for key, given in sample.inputs.items() if sample.batch_size else ():
-            yield f'model_warmup[{index}].inputs["{key}"].input_data_file', "warmup", given.input_data_file
+            field = f'model_warmup[{index}].inputs["{key}"].input_data_file'
+            yield _SideFile(field, "warmup", given.input_data_file, given, f"input '{key}'")
     for index, state in enumerate(config.sequence_batching.state):
         for initial in state.initial_state:
-            yield f"sequence_batching.state[{index}].initial_state", "initial_state", initial.data_file
+            field = f"sequence_batching.state[{index}].initial_state"
+            yield _SideFile(field, "initial_state", initial.data_file, initial, f"state '{state.input_name}'")

@@ -111,6 +111,26 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "2:12",
         "unable to load model 'm', 'intra_op_thread_count' is not an integer: 'two'",
     ),
+    "short file of warm-up data": (
+        {
+            "m/1/model.py": PYTHON_MODEL,
+            "m/warmup/x": b"123456789012345",
+            "m/config.pbtxt": f'backend: "python" {FLAT}\nmodel_warmup {{ batch_size: 1 inputs {{ key: "X" value {{ '
+            'data_type: TYPE_FP32 dims: 4\ninput_data_file: "x" } } }',
+        },
+        "3:1",
+        "warmup setting expects 16 bytes for input 'X', but the data provided is 15",
+    ),
+    "short file of an initial state": (
+        {
+            "m/1/model.py": PYTHON_MODEL,
+            "m/initial_state/s": b"",
+            "m/config.pbtxt": f'backend: "python" {FLAT}\nsequence_batching {{ state {{ input_name: "I" output_name: "O" '
+            'data_type: TYPE_STRING dims: 2\ninitial_state { name: "s" data_type: TYPE_STRING dims: 2 data_file: "s" } } }',
+        },
+        "3:1",
+        "initial_state setting expects 8 bytes for state 'I', but the data provided is 0",
+    ),
     "execution mode": (
         {
             "m/1/model.onnx": BATCHING_ONNX,
