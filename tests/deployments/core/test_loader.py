@@ -322,6 +322,15 @@ def test_strings_from_a_file(tmp_path):
     assert DoublerBackend.made[0].batches[0][0]["S"].tolist() == [[b"a", b""]]
 
 
+def test_data_of_a_sample_may_be_a_link_as_a_model_file_may(tmp_path):
+    (tmp_path / "cache").write_bytes(np.array([7, 8], np.float32).tobytes())
+    (tmp_path / "m/warmup").mkdir(parents=True)
+    (tmp_path / "m/warmup/x").symlink_to(tmp_path / "cache")
+    text = sample("batch_size: 1", X='data_type: TYPE_FP32 dims: 2 input_data_file: "x"')
+    loader.prepare(package_of(text, tmp_path / "m"), SPECS)
+    assert DoublerBackend.made[0].batches[0][0]["X"].tolist() == [[7, 8]]
+
+
 def test_sample_without_a_batch_size_is_skipped():
     loader.prepare(package_of(sample("", X=ZERO_X)), SPECS)
     assert DoublerBackend.made[0].batches == []
