@@ -16,6 +16,7 @@ from repository_loader.onnx_signature import check_signature
 from repository_loader.parameters import unreadable_parameters
 from repository_loader.testing_expectations import check_expectations
 
+_ARCHIVE = b"PK\3\4"
 _ACCELERATORS = {"gpu": ("tensorrt", "cuda", "gpu_io"), "cpu": ("openvino",)}
 
 
@@ -50,6 +51,10 @@ def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | Non
     if backend == PYTHON and not file_path.endswith(".py"):
         shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
         yield Fault(field, f"the model name in 'default_model_filename' must end with '.py', got '{shown}'")
+    elif backend == "pytorch" and _is_cut_off(file_path):
+        shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
+        text = f"'{shown}' is cut off or damaged: it begins as an archive, whose list of entries cannot be read"
+        yield Fault(field, text)
     elif backend == "pytorch" and os.path.exists(file_path) and not _is_torch_archive(file_path):
         shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
         yield Fault(
@@ -119,6 +124,20 @@ def _check_accelerators(config: ModelConfig) -> Iterator[Fault]:
                     f"optimization.execution_accelerators.{field}[{index}].name",
                     f"unknown Execution Accelerator '{accelerator.name}' is requested",
                 )
+
+
+def _is_cut_off(path: str) -> bool:
+    """Whether a file is only the beginning of an archive, or a broken one."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        if file.read(len(_ARCHIVE)) != _ARCHIVE:
+            return False
+    try:
+        zipfile.ZipFile(path).close()
+    except (zipfile.BadZipFile, ValueError):
+        return True
+    return False
 
 
 def _is_torch_archive(path: str) -> bool:

@@ -1,6 +1,7 @@
 """What loading would refuse is refused when the repository is read, at its place in the text."""
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,22 @@ def test_a_package_is_told_from_a_program_by_what_is_in_the_archive(
     with zipfile.ZipFile(tmp_path / "m/1/model.pt2", "w") as archive:
         archive.writestr(entry, b"")
     assert load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure == failure
+
+
+@pytest.mark.parametrize("file", ["model.pt", "model.pt2"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-30], lambda data: data.replace(b"PK\1\2", b"PK..")], ids=["cut", "broken"]
+)
+def test_an_archive_that_is_not_whole_is_called_so(tmp_path: Path, file: str, damage: Callable[[bytes], bytes]) -> None:
+    write(tmp_path, {"m/1": None, "m/config.pbtxt": FLAT})
+    path = tmp_path / "m/1" / file
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/constants.pkl", b"weights")
+    path.write_bytes(damage(path.read_bytes()))
+    failure = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure
+    assert failure == (
+        f"'m/1/{file}' is cut off or damaged: it begins as an archive, whose list of entries cannot be read"
+    )
 
 
 def test_what_is_in_the_format_of_onnx_runtime_is_left_to_that(tmp_path: Path) -> None:
