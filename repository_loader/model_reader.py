@@ -75,6 +75,7 @@ class ModelReader:
         self._warned: set[Finding] = set()
         self._fingerprint = Fingerprint()
         self._config: ModelConfig | None = None
+        self._version: int | None = None
         self._config_path = os.path.join(model_path, CONFIG_FILE)
 
     def read(self) -> RepositoryModel:
@@ -103,6 +104,7 @@ class ModelReader:
             failure,
             self._config_path,
             self._fingerprint.whole,
+            failed_version=self._version if failure is not None else None,
         )
 
     def _shown(self, path: object) -> str:
@@ -215,6 +217,7 @@ class ModelReader:
 
     def _package(self, text: ConfigText, shared: ModelConfig, number: int) -> ModelPackage:
         """Complete, normalise and check one version; each has a configuration of its own, as its file may differ."""
+        self._version = number
         config = ModelConfig.FromString(shared.SerializeToString())
         version_path = self._version_path(number)
         file_path, graph = ("", None) if is_ensemble(config) else self._model_file(text, config, version_path)

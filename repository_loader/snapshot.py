@@ -46,9 +46,10 @@ class RepositoryModel:
     """One model of a repository.
 
     `config` is the completed configuration of the highest version, None if there is none that makes sense. `packages`
-    are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded. `fingerprint`
-    changes with any of its files. With `--model-namespacing`, `namespace` is the repository's path or address.
-    `config_path` and the findings name the files of a remote model by its address, where no program finds them.
+    are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded; `failed_version` is
+    then the version that was looked at, if it was one. `fingerprint` changes with any of its files. With
+    `--model-namespacing`, `namespace` is the repository's path or address. `config_path` and the findings name the
+    files of a remote model by its address, where no program finds them.
     """
 
     name: str
@@ -60,6 +61,7 @@ class RepositoryModel:
     config_path: str = ""
     fingerprint: str = ""
     namespace: str = ""
+    failed_version: int | None = None
 
     def package(self, version: int) -> ModelPackage | None:
         """Return one version, the highest for -1."""

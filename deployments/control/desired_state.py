@@ -14,7 +14,7 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import RENAMED, UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
-from deployments.control.gone_versions import Gone, latest_gone, left_out, not_loaded, with_renamed
+from deployments.control.gone_versions import Gone, latest_gone, left_out, not_loaded, with_not_read, with_renamed
 from deployments.control.postponed import Postponed, joined, parted, reasons_of
 from protocol.short_error import short_text
 from repository_loader.cluster_facts import ClusterFacts
@@ -230,7 +230,7 @@ def loaded(
     if others:
         desired = unloaded(options, desired, others)
     models, all_origins = dict(desired.snapshot.models), dict(desired.origins)
-    gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
+    gone = dict(desired.gone)
     before: dict[str, Before] = {}
     above_changes = desired.dependents(_changes(desired, read, failed, nonce))
     for name, found in read.models.items():
@@ -239,6 +239,7 @@ def loaded(
         origin = origins.get(name) or all_origins.get(name) or Origin(explicit=called in asked_for)
         if found.failure is not None and old is not None and not (steps_of(found) and name in above_changes):
             logger.error("'%s' serves on as it is: %s", name, found.failure)
+            gone = with_not_read(gone, found, old)
             continue
         new = with_revisions(found, old, nonce)
         was_explicit = name in all_origins and all_origins[name].explicit
@@ -310,11 +311,6 @@ def with_repositories(
 def displaced(desired: DesiredState, changed: DesiredState) -> str:
     """Return why a model that runs has no place in a changed state, "" when all of them have one."""
     return next((reason for name, reason in sorted(changed.plan.unplaced.items()) if desired.runs(name)), "")
-
-
-def refused(desired: DesiredState, name: str, reason: str) -> DesiredState:
-    """Note why a model that does not run could not be loaded."""
-    return replace(desired, gone=latest_gone({**desired.gone, name: {1: short_text(reason)}}))
 
 
 def with_dependents(desired: DesiredState, name: str) -> set[str]:

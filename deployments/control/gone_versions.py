@@ -20,12 +20,12 @@ def latest_gone(gone: Gone) -> Gone:
     return dict(islice(gone.items(), max(0, len(gone) - MAX_GONE), None))
 
 
-def with_renamed(gone: Gone, loaded: Iterable[str]) -> dict[str, dict[int, str]]:
+def with_renamed(gone: Gone, loaded: Iterable[str]) -> dict[str, Mapping[int, str]]:
     """Note what is left under former names of models that are loaded.
 
     A name is known as it is or by identifiers, and never as both.
     """
-    noted = {name: dict(reasons) for name, reasons in gone.items()}
+    noted = dict(gone)
     for name in loaded:
         plain = shared_name(name)
         for other in [plain] if plain else identifiers(name, gone):
@@ -55,3 +55,12 @@ def not_loaded(
         versions -= {package.version for package in serves.packages}
         why = {version: reason for version, reason in reasons.items() if version in versions}
     return {version: short_text(reason) for version, reason in why.items()}
+
+
+def with_not_read(gone: Gone, found: RepositoryModel, serves: RepositoryModel) -> dict[str, Mapping[int, str]]:
+    """Note which version of a model that `serves` on was `found` to be one that cannot be read."""
+    noted = {version: reason for version, reason in gone.get(found.name, {}).items() if reason == UNLOADED}
+    if found.failed_version is not None and serves.package(found.failed_version) is None:
+        noted[found.failed_version] = short_text(found.failure or "")
+    others = {name: reasons for name, reasons in gone.items() if name != found.name}
+    return {**others, found.name: noted} if noted else others

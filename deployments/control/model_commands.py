@@ -23,7 +23,6 @@ from deployments.control.desired_state import (
     log_findings,
     not_polled,
     overrides,
-    refused,
     renamed,
     replaced,
     touched,
@@ -33,6 +32,7 @@ from deployments.control.desired_state import (
 )
 from deployments.control.model_table import ModelTable
 from deployments.control.node_completion import NodeCompleter
+from deployments.control.refused_loads import refused, serving_on
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from repository_loader.config_json import ConfigJsonError, config_from_json
@@ -203,6 +203,8 @@ class ModelCommands:
         for each in asked:
             if (failure := read.models[each].failure) is not None:
                 log_findings(read, desired.plan, [each])
+                if desired.runs(each):
+                    await self._state.change(serving_on(desired, read.models[each]))
                 await self._refuse(desired, each, failure)
         origins = dict.fromkeys(asked, origin)
         failed = self._table.failed | self._table.hindered

@@ -238,6 +238,27 @@ def test_versions_that_fail_beside_those_that_serve_are_told_and_get_no_requests
     assert unloaded(options, failed, ["m"]).gone["m"] == {1: UNLOADED, 2: UNLOADED}
 
 
+def test_a_version_that_cannot_be_read_is_told_beside_those_that_serve(tmp_path: Path) -> None:
+    write(tmp_path, "m", "version_policy { all { } }")
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+
+    def tried(desired: DesiredState) -> DesiredState:
+        return loaded(options, desired, read_models(options, desired, "m", None), {"m": Origin()})
+
+    (tmp_path / "m/2").mkdir()
+    reason = f"unable to find '{tmp_path}/m/2/model.py' for model instance 'm_0'"
+    failed = tried(before)
+    assert failed.gone == {"m": {2: reason}} and not failed.trials
+    table = ModelTable()
+    table.replace(failed, {})
+    assert table.models["m"].versions[2].held and table.models["m"].taken_versions() == [1]
+    (tmp_path / "m/2").rename(tmp_path / "m/3")
+    assert tried(failed).gone == {"m": {3: reason.replace("m/2", "m/3")}}
+    (tmp_path / "m/config.pbtxt").write_text("broken")
+    assert tried(failed).gone == {}, "it is no version's fault"
+
+
 def test_models_that_could_not_be_loaded_are_not_remembered_without_end(tmp_path: Path) -> None:
     options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
     state = read_desired_state(options, SMALL)

@@ -89,6 +89,27 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_a_load_notes_which_new_version_cannot_be_read(tmp_path: Path) -> None:
+    repository = write(tmp_path, python_model("m"))
+    options = ControllerOptions((repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files, ModelTable())
+        loading = asyncio.create_task(commands.load("1", "m", None, {}))
+        await commit(state, options)
+        await loading
+        write(tmp_path, {"m/2": None})
+        with pytest.raises(InvalidArgument, match=f"^load failed for model 'm': unable to find '{repository}/m/2/"):
+            await commands.load("2", "m", None, {})
+        desired = await state.until(lambda desired: desired)
+        assert desired.runs("m") and desired.gone["m"].keys() == {2}
+
+    asyncio.run(scenario())
+
+
 def test_who_waits_for_a_model_that_loads_for_ever_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_commands, "_TIMEOUT_S", 0.5)
     repository = write(tmp_path, python_model("m"))

@@ -202,6 +202,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_poll.py::test_models_follow_the_repository",
         "deployments/control/test_desired_state.py::"
         "test_versions_that_fail_beside_those_that_serve_are_told_and_get_no_requests",
+        "deployments/control/test_desired_state.py::test_a_version_that_cannot_be_read_is_told_beside_those_that_serve",
     ),
     "A load fails too when one of several replicas": (
         "deployments/control/test_status_reader.py::test_a_load_during_which_a_replica_dies_has_a_sentence_for_a_reason",
