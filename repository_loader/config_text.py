@@ -10,7 +10,7 @@ from repository_loader.enum_values import quoted_enum_value, unknown_enum_value,
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.leniency import AliasError, apply_aliases, lift_aliases, normalise_spellings
-from repository_loader.text_tree import MalformedText, parse_tree
+from repository_loader.text_tree import BROKEN_ESCAPE, MalformedText, parse_tree
 
 MAX_CONFIG_BYTES = 1 << 20
 _UNKNOWN_VALUE = re.compile(r'Enum type "[^"]*" has no value named (.+)\.')
@@ -63,7 +63,8 @@ def parse_config_text(data: bytes, path: str) -> ConfigText:
         text, aliases = lift_aliases(text, tree)
     except MalformedText as malformed:
         positions = FieldPositions(text, None, ModelConfig.DESCRIPTOR)
-        reported = _protobuf_error(text) if "nested" not in malformed.message else None
+        is_final = malformed.message == BROKEN_ESCAPE or "nested" in malformed.message
+        reported = None if is_final else _protobuf_error(text)
         return failed(*(reported or (malformed.message, *positions.at(malformed.offset))))
     except AliasError as wrong:
         return failed(wrong.message, *positions.at(wrong.offset))

@@ -13,6 +13,7 @@ from itertools import accumulate
 from google.protobuf import text_encoding
 
 MAX_DEPTH = 64
+BROKEN_ESCAPE = "Invalid escape sequence in string literal."
 
 _TOKEN = re.compile(
     r"""(?P<skip>(?:\s|\#[^\n]*)+)
@@ -21,6 +22,8 @@ _TOKEN = re.compile(
       | (?P<word>[^\s{}<>\[\]:,;\#"']+)""",
     re.VERBOSE,
 )
+_SOUND = re.compile(r"""(?:[^\\]|\\(?:[abfnrtv\\'"0-7]|x[0-9a-fA-F]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*+""")
+"""What a string has before its first escape that is none; protobuf for Python keeps such a one as it is written."""
 _CLOSING = {"{": "}", "<": ">"}
 
 
@@ -52,7 +55,7 @@ class Scalar:
 
     @property
     def value(self) -> str:
-        """The text with quotes and escapes undone; a broken escape stays as it is written."""
+        """The text with quotes and escapes undone; one that does not make a text stays as it is written."""
         if self.text[:1] not in ("'", '"'):
             return self.text
         try:
@@ -106,7 +109,7 @@ def tokenize(text: str) -> list[Token]:
     """Split the text, without spaces and comments.
 
     Raises:
-        MalformedText: a string has no end.
+        MalformedText: a string has no end, or an escape that is none.
     """
     tokens: list[Token] = []
     offset = 0
@@ -114,6 +117,9 @@ def tokenize(text: str) -> list[Token]:
         match = _TOKEN.match(text, offset)
         if match is None:
             raise MalformedText("String missing ending quote.", offset)
+        sound = _SOUND.match(text, offset, match.end()) if match.lastgroup == "string" else None
+        if sound is not None and sound.end() < match.end():
+            raise MalformedText(BROKEN_ESCAPE, sound.end())
         if match.lastgroup != "skip":
             tokens.append(Token(match.lastgroup or "", match.group(), offset, match.end()))
         offset = match.end()

@@ -34,6 +34,8 @@ REFUSED = {
         "1:59",
         'Unknown enumeration value of "7" for field "timeout_action".',
     ),
+    "an escape that is none": ('name: "C:\\models"', "1:10", "Invalid escape sequence in string literal."),
+    "a hexadecimal escape without a digit": ("name: 'a\\x'", "1:9", "Invalid escape sequence in string literal."),
     "wrong type": ("max_batch_size: many", "1:17", "Couldn't parse integer: many"),
     "repeated scalar": ("max_batch_size: 1\nmax_batch_size: 2", "2:17", "should not have multiple"),
     "list on a single message": ("dynamic_batching [ { } ]", "1:18", 'Expected "{"'),
