@@ -11,7 +11,6 @@ from deployments.control.desired_state import (
     Trial,
     committed,
     loaded,
-    refused,
     reverted,
     unloaded,
     with_traffic,
@@ -21,6 +20,7 @@ from deployments.control.first_state import read_desired_state
 from deployments.control.gone_versions import MAX_GONE
 from deployments.control.model_commands import MAX_COMMANDS, read_models
 from deployments.control.model_table import ModelTable
+from deployments.control.refused_loads import refused
 from protocol.limits import Limits
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import PlanSettings
