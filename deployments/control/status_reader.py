@@ -42,6 +42,9 @@ _LOST: Final = {
     "ActorUnavailableError(": "its process was not to be reached as it was loaded, as when its node dies",
 }
 """What Serve says of a replica that was lost before it had started, and nothing more, and what we say."""
+_NODE_DIED: Final = "because its node has died"
+_NEVER_RAN: Final = "The actor never ran"
+"""What Ray adds, on a line of its own, to why an actor died that had not begun."""
 _UNWELL: Final = "A replica's health check failed."
 """What Serve says of a replica that was lost as it took a change, or as others took theirs."""
 
@@ -416,7 +419,9 @@ def _reason(message: str) -> str:
     _, mark, reason = message.rpartition(_REASON_MARK)
     if mark:
         return reason.strip()
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if _NODE_DIED in message:
+        return "its node died as it was loaded"
+    lines = [line.strip() for line in message.splitlines() if line.strip() and _NEVER_RAN not in line]
     reason = lines[-1] if lines else "the replica did not start"
     for error, said in _LOST.items():
         if reason.startswith(error):

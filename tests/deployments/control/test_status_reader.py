@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve._private import deployment_state
 from ray.serve._private.common import DeploymentID
@@ -118,6 +119,29 @@ def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_p
 )
 def test_a_model_that_is_lost_as_it_is_loaded_has_a_sentence_for_a_reason(error: Exception, said: str) -> None:
     assert status_reader._reason(f"{UNHEALTHY} Error:\n{error!r}") == said
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (
+            "The actor died because its node has died. Node Id: c402\n\tthe actor's node was terminated unexpectedly",
+            "its node died as it was loaded",
+        ),
+        (
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+        ),
+    ],
+    ids=["its node", "its process"],
+)
+def test_a_model_that_is_lost_before_it_was_loaded_has_for_a_reason_why_and_not_that_it_never_ran(
+    cause: str, said: str
+) -> None:
+    context = ActorDiedErrorContext(error_message=cause, never_started=True, actor_id=bytes(16))
+    told = f"A replica failed to start with exception. Retrying. Error:\n{ActorDiedError(context)}"
+    assert "never ran" in told
+    assert status_reader._reason(told) == said
 
 
 def test_a_load_during_which_a_replica_dies_has_a_sentence_for_a_reason() -> None:
