@@ -89,6 +89,8 @@ class Walk:
             self.walked.asked += len(asking.asked)
         wrong += beside[:5]
         died, done = self._steps.died(), self._steps.done()
+        if not done:
+            wrong.append("the controller did it in no step that is counted")
         self._steps.disarm()
         self.walked.operations += 1
         self.walked.killed += len(died)

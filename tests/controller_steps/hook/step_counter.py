@@ -21,9 +21,9 @@ from ray.serve.handle import DeploymentHandle
 import deployments.control.gpu_cards
 import deployments.control.growth_request
 import deployments.control.reconciler
-import deployments.control.scaler
 from deployments.control.publisher import Publisher
 from deployments.control.repository_controller import RepositoryController
+from deployments.control.scaler import Scaler
 from deployments.replica.override_files import OverrideFiles
 from deployments.serve_internals import ClusterTable
 
@@ -86,6 +86,16 @@ def count_steps() -> None:
 
         setattr(owner, function, step)
 
+    def watch_given(owner: Any, function: str, name: str) -> None:
+        """Watch a function that each instance is given."""
+        began = owner.__init__
+
+        def begin(self: Any, *arguments: Any, **named: Any) -> None:
+            began(self, *arguments, **named)
+            watch(self, function, name)
+
+        owner.__init__ = begin
+
     def watch_answers(name: str, *functions: str) -> None:
         for function in functions:
             watch_answer(name, function)
@@ -124,7 +134,7 @@ def count_steps() -> None:
     watch(OverrideFiles, "keep", "tidies")
     watch(serve, "run_many", "deploys")
     watch(deployments.control.reconciler, "delete_applications", "deletes", _any_named)
-    watch(deployments.control.scaler, "set_replica_target", "scales")
+    watch_given(Scaler, "_set_target", "scales")
     watch(deployments.control.growth_request, "request_resources", "asks_for_nodes")
     watch(deployments.control.gpu_cards, "placement_group", "reserves_a_card")
     watch(Publisher, "publish", "publishes", _differs)
