@@ -220,7 +220,7 @@ def test_a_gpu_fails(server: Server) -> None:
     ids=["raises", "is killed", "has no memory", "malformed config", "invalid config"],
 )
 def test_a_load_fails(server: Server, repository: Path, config: str, code: str) -> None:
-    """The version that serves serves on, and stays READY."""
+    """The version that serves serves on, and stays READY; the index names the other one until the next load."""
     wait_until(lambda: len(replicas(server, "doubles")) == 2, "two replicas", BACK_S)
     good = (repository / "doubles/config.pbtxt").read_text()
     with traffic(server, f"a reload that fails ({config or code})") as outcome:
@@ -236,7 +236,11 @@ def test_a_load_fails(server: Server, repository: Path, config: str, code: str) 
     (repository / "doubles/config.pbtxt").write_text(good)
     shutil.rmtree(repository / "doubles/2")
     assert set(outcome.pids) == before
-    assert state(server, "doubles") == "READY"
+    states = server.states("doubles")
+    assert states.pop("1") == ("READY", "")
+    assert [(number, each in answer.error) for number, (_, each) in states.items()] == ([("2", True)] if code else [])
+    assert server.post("/v2/repository/models/doubles/load").status == 200
+    assert server.states("doubles") == {"1": ("READY", "")}
     assert server.post("/v2/repository/models/doubles/load").status == 200
 
 
