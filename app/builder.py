@@ -16,6 +16,7 @@ from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.listener_files import check_listeners
 from app.listeners import Listener, clash
+from app.names import INGRESS
 from app.other_eagleray import other_eagleray
 from app.refusals import refusals
 from app.settings import Settings
@@ -25,8 +26,6 @@ from deployments.control.repository_controller import RepositoryController
 from deployments.serve_internals import proxy_addresses, refuses_routers, share_of_node
 from protocol.limits import Limits
 
-APPLICATION = "eagleray"
-INGRESS = "Ingress"
 MAX_NODES = 1000
 
 

@@ -67,6 +67,8 @@ class LocalRay:
                 context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error
+        if not options.address:
+            _start_first_worker()
         self.logs = Path(context.address_info["session_dir"]) / "logs"
         self.dashboard_url = self._open_dashboard(str(context.dashboard_url or ""))
         if options.dashboard and not options.address and not self.dashboard_url:
@@ -117,6 +119,13 @@ class LocalRay:
             return f"http://{dashboard}/#/serve"
         self._login = DashboardLogin(dashboard, token)
         return self._login.url
+
+
+def _start_first_worker() -> None:
+    """Have Ray start a worker, for what is deployed next, and with it the fork server of all later ones."""
+    import ray
+
+    ray.remote(num_cpus=0)(lambda: None).remote()
 
 
 def _require_machine() -> list[str]:

@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
-from app.builder import APPLICATION, INGRESS, build
 from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed
 from app.cli.no_model import NO_MODEL
@@ -22,6 +21,7 @@ from app.cli.ray_watch import RayWatch
 from app.cli.started_processes import adopt_orphans, end_everything, kill_all
 from app.cli.stop_request import StopRequest
 from app.ingress.count import ingresses_per_node
+from app.names import APPLICATION, INGRESS
 from app.settings import Settings
 from deployments.control.controller_options import CONTROLLER
 from deployments.control.directory import Directory
@@ -156,6 +156,8 @@ class LocalServer:
 
     def _deploy(self) -> None:
         from ray import serve
+
+        from app.builder import build  # takes a second, in which Ray starts the first worker
 
         self._deployed = True
         logging.getLogger("ray.serve").setLevel(logging.ERROR)

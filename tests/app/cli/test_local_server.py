@@ -21,6 +21,7 @@ from app.cli.progress import Progress
 from app.settings import Settings
 from deployments import serve_internals
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
+from tests.serving import environment, run
 
 
 def test_what_is_to_be_tried_can_be_pasted_into_a_shell_whatever_names_hold() -> None:
@@ -59,6 +60,12 @@ def test_a_model_that_a_plain_request_cannot_ask_is_not_suggested(more: dict[str
     config = {"name": "m", "max_batch_size": 0, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": ["2"]}]}
     entry = ModelEntry(json.dumps(config | more), versions={1: VersionEntry(READY)})
     assert example_request(Directory(models={"m": entry})) is None
+
+
+def test_what_is_deployed_is_imported_while_ray_starts() -> None:
+    code = "import sys, app.cli.local_server; print('ray' in sys.modules, 'ray.serve' in sys.modules)"
+    done = run(sys.executable, "-c", code, env=environment())
+    assert done.stdout == "True False\n", done.stderr
 
 
 def test_the_third_signal_kills_everything(monkeypatch: pytest.MonkeyPatch) -> None:
