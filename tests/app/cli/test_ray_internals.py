@@ -66,7 +66,10 @@ def test_ports_of_agents_are_read_from_parameters_and_files() -> None:
 
 LATE_AGENTS = """
 import os, sys, time
+raylet = os.getppid()
 while not os.path.exists(sys.argv[0] + ".go"):
+    if os.getppid() != raylet:
+        sys.exit()
     time.sleep(0.05)
 os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 """
