@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from deployments.ray_folder import ray_folder
 
 _RAY_START_S = 30
 """How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
+_LOOK_S = 0.25
 
 
 class StartFailed(Exception):
@@ -70,11 +72,8 @@ class LocalRay:
         if not options.address:
             _start_first_worker()
         self.logs = Path(context.address_info["session_dir"]) / "logs"
-        self.dashboard_url = self._open_dashboard(str(context.dashboard_url or ""))
-        if options.dashboard and not options.address and not self.dashboard_url:
-            self.warnings.append(
-                f"Ray's dashboard has not started; models are served without it. See {self.logs}/dashboard.log"
-            )
+        if options.address:
+            self.dashboard_url = _page(context.dashboard_url or "")
 
     def failed(self, reason: str) -> StartFailed:
         """Return the error of a start that failed, with the places of the logs."""
@@ -102,23 +101,37 @@ class LocalRay:
         """Leave the cluster, which ends if it was started here."""
         import ray
 
-        from app.cli.ray_internals import end_autoscaler, sigterm_kept
+        from app.cli.ray_internals import prepare_end, sigterm_kept
 
         if self._login is not None:
             self._login.close()
-        end_autoscaler()
+        prepare_end()
         with sigterm_kept():
             ray.shutdown()
 
-    def _open_dashboard(self, dashboard: str) -> str:
-        """Return what the user can open: for a local Ray with a token, a URL that hands the token over."""
-        if not dashboard:
+    def open_dashboard(self, given_up: Callable[[], bool]) -> str:
+        """Wait until the dashboard of a cluster that was started here has started too; return a warning if it has not.
+
+        Its URL, for a Ray with a token, hands the token over.
+        """
+        from app.cli.ray_internals import dashboard_start
+
+        starting = dashboard_start()
+        if starting is None:
             return ""
-        token = "" if self._options.address else current_token()
-        if not token:
-            return f"http://{dashboard}/#/serve"
-        self._login = DashboardLogin(dashboard, token)
-        return self._login.url
+        while not starting.wait(_LOOK_S):
+            if given_up():
+                return ""
+        if not starting.address:
+            return f"Ray's dashboard has not started; models are served without it. See {self.logs}/dashboard.log"
+        if token := current_token():
+            self._login = DashboardLogin(starting.address, token)
+        self.dashboard_url = self._login.url if self._login else _page(starting.address)
+        return ""
+
+
+def _page(dashboard: str) -> str:
+    return f"http://{dashboard}/#/serve" if dashboard else ""
 
 
 def _start_first_worker() -> None:

@@ -83,6 +83,8 @@ class LocalServer:
                     directory = self._wait(progress)
                 if not self._stop.made:
                     ports = self._handle(INGRESS).ports.remote().result(timeout_s=_INGRESS_TIMEOUT_S)
+                    if warning := self._ray.open_dashboard(lambda: self._stop.made):
+                        progress.say(f"warning: {warning}")
             except BaseException as error:
                 self._shut_down()
                 if isinstance(error, StartFailed) or not isinstance(error, Exception):

@@ -7,7 +7,8 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -100,9 +101,43 @@ def process_groups() -> Iterator[None]:
         services.ConsolePopen = kept
 
 
+class DashboardStart:
+    """Ray's dashboard, started beside what comes next: `ray.init` would wait for it before it starts a raylet.
+
+    It stands for the node, whose table of processes other threads read, where Ray starts the dashboard.
+    """
+
+    def __init__(self, node: Node, start: Callable[..., None], include_dashboard: bool | None) -> None:
+        """Begin, in a thread that stays: what a thread has started ends with it (`PR_SET_PDEATHSIG` of prctl(2))."""
+        self._node = node
+        self._start = partial(start, self, include_dashboard=include_dashboard, raise_on_failure=False)
+        self._tried = threading.Event()
+        self._webui_url = ""
+        self.all_processes: dict[str, list[Any]] = {}
+        threading.Thread(target=self._run, name="dashboard start", daemon=True).start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def _run(self) -> None:
+        with contextlib.suppress(Exception):  # as of a cluster that ends meanwhile
+            self._start()
+        self._tried.set()
+        threading.Event().wait()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it has started by then, or will not."""
+        return self._tried.wait(timeout_s)
+
+    @property
+    def address(self) -> str:
+        """Host and port, "" where it has not started."""
+        return self._webui_url or ""
+
+
 @contextlib.contextmanager
 def fewer_processes(*, dashboard: bool) -> Iterator[None]:
-    """Have `ray.init`, where it starts a cluster, leave out two processes of Ray's that nobody here asks for anything.
+    """Have `ray.init`, where it starts a cluster, leave out what nobody here asks for anything, or waits for.
 
     The log monitor sends what workers print to drivers, none of which wants it (`log_to_driver=False`), and ten times a
     second it looks at every file of logs. Without a `dashboard` Ray starts its process all the same, and waits a second
@@ -113,14 +148,16 @@ def fewer_processes(*, dashboard: bool) -> Iterator[None]:
     def no_api_server(node: Node, **_: Any) -> None:
         node.get_gcs_client().internal_kv_put(DASHBOARD_ADDRESS.encode(), b"127.0.0.1:0", True, KV_NAMESPACE_DASHBOARD)
 
-    kept = Node.start_log_monitor, Node.start_api_server
+    def dashboard_beside(node: Node, *, include_dashboard: bool | None, **_: Any) -> None:
+        node.dashboard = DashboardStart(node, start_api_server, include_dashboard)
+
+    start_log_monitor, start_api_server = Node.start_log_monitor, Node.start_api_server
     Node.start_log_monitor = lambda node: None
-    if not dashboard:
-        Node.start_api_server = no_api_server
+    Node.start_api_server = dashboard_beside if dashboard else no_api_server
     try:
         yield
     finally:
-        Node.start_log_monitor, Node.start_api_server = kept
+        Node.start_log_monitor, Node.start_api_server = start_log_monitor, start_api_server
 
 
 @contextlib.contextmanager
@@ -200,14 +237,21 @@ def as_served(*, dashboard: bool) -> Iterator[None]:
         yield
 
 
-def end_autoscaler() -> None:
-    """Kill Ray's autoscaler, of a cluster that this process has started and is about to end.
+def dashboard_start() -> DashboardStart | None:
+    """Return the start of the dashboard of the cluster that this process has started with one."""
+    return getattr(ray._private.worker._global_node, "dashboard", None)
 
-    At the SIGTERM of `ray.shutdown` it would tell the GCS, which has ended by then, and be killed after a second.
+
+def prepare_end() -> None:
+    """See to what `ray.shutdown` does badly, or does not know of, in a cluster that this process has started.
+
+    At its SIGTERM Ray's autoscaler would tell the GCS, which has ended by then, and be killed after a second.
     """
     node = ray._private.worker._global_node
     if node is not None and node.head:
         node.kill_monitor(check_alive=False)
+        if started := dashboard_start():
+            node.all_processes.update(started.all_processes)
 
 
 def dead_process_of_ray() -> str:

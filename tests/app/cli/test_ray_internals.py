@@ -27,6 +27,13 @@ def test_processes_that_a_ray_that_is_started_here_need_not_have_can_be_left_out
     assert "self.start_api_server(" in source and "self.start_log_monitor()" in source
 
 
+def test_the_dashboard_can_be_started_by_what_stands_for_a_node() -> None:
+    source = inspect.getsource(Node.start_api_server)
+    assert source.count(" = ") == 3  # the names of two files, and:
+    assert "self._webui_url, process_info = " in source
+    assert "self.all_processes[ray_constants.PROCESS_TYPE_DASHBOARD] = " in source
+
+
 def test_which_processes_have_ended_of_a_cluster_that_was_started_here_can_be_asked() -> None:
     assert parameters(Node.dead_processes) == ["self"]
     for kind in ("PROCESS_TYPE_GCS_SERVER", "PROCESS_TYPE_RAYLET"):
