@@ -135,10 +135,13 @@ def _page(dashboard: str) -> str:
 
 
 def _start_first_worker() -> None:
-    """Have Ray start a worker, for what is deployed next, and with it the fork server of all later ones."""
+    """Have Ray start a worker, for what is deployed next, and with it the fork server of all later ones.
+
+    Ray starts a second one for this task, which ends with it: no actor would take it.
+    """
     import ray
 
-    ray.remote(num_cpus=0)(lambda: None).remote()
+    ray.remote(num_cpus=0, max_calls=1)(lambda: None).remote()
 
 
 def _require_machine() -> list[str]:

@@ -26,6 +26,7 @@ def test_what_was_forked_outlives_the_fork_server_and_ends_with_all_others(tmp_p
         server.wait_ready()
         (first,) = fork_servers(server)
         started = {*server.descendants()}
+        assert "ray::IDLE" not in {title_of(each) for each in started}
         replicas = [each for each in started if title_of(each).startswith(REPLICA)]
         assert len(replicas) >= 3 and {each.ppid() for each in replicas} == {first.pid}
         (model,) = [each for each in replicas if "floats" in title_of(each)]
