@@ -53,6 +53,8 @@ class Metadata:
         self._models.require_known()
         rows: list[dict[str, str]] = []
         for name, entry in sorted(self._models.directory.models.items()):
+            if entry.removed:
+                continue
             shown = self._models.plain_name(name)
             if not entry.versions and not ready_only:
                 row = {"name": shown}

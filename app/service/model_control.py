@@ -82,7 +82,7 @@ class NoModelControl:
         raise Unsupported("repositories are not registered if model control mode is not EXPLICIT")
 
     async def list_models(self) -> None:
-        """Do nothing: what is not loaded is not shown."""
+        """Do nothing: what there is has been loaded, or will be once the controller has looked."""
 
     def _refuse(self) -> None:
         raise Unavailable("explicit model load / unload is not allowed if polling is enabled")

@@ -101,7 +101,8 @@ class ModelEntry:
 
     `reason` says why a model has no versions; one that was never to be loaded has neither. `traffic` is `Traffic` as
     plain data, and what there is of canaries; empty where the highest version gets everything. With
-    `--model-namespacing`, `namespace` is the path or address of its repository.
+    `--model-namespacing`, `namespace` is the path or address of its repository. `removed` says that no repository has
+    the model any more, and that nothing of it runs.
     """
 
     config: str = ""
@@ -110,6 +111,7 @@ class ModelEntry:
     versions: dict[int, VersionEntry] = field(default_factory=dict)
     traffic: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = ""
+    removed: bool = False
     _parsed: ModelConfig | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -137,6 +139,7 @@ class ModelEntry:
             "versions": versions,
             "traffic": self.traffic,
             "namespace": self.namespace,
+            "removed": self.removed,
         }
 
     @classmethod
@@ -147,8 +150,8 @@ class ModelEntry:
         """
         versions = {int(number): VersionEntry.from_dict(version) for number, version in data["versions"].items()}
         parsed = known._parsed if known is not None and known.config == data["config"] else None
-        traffic, namespace = data.get("traffic", {}), data.get("namespace", "")
-        return cls(data["config"], data["backend"], data["reason"], versions, traffic, namespace, parsed)
+        later = data.get("traffic", {}), data.get("namespace", ""), data.get("removed", False)
+        return cls(data["config"], data["backend"], data["reason"], versions, *later, parsed)
 
 
 @dataclass(slots=True)

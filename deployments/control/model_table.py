@@ -68,6 +68,8 @@ class ModelTable:
         """Why applications were not deployed, by name."""
         self._json: dict[str, tuple[ModelConfig, str]] = {}
         self._names: Collection[str] = ()
+        self._names_are_all = False
+        self._wanted: frozenset[str] = frozenset()
         self._postponed: Mapping[str, str] = {}
         self._leaving: tuple[DeploymentPlan, ...] = ()
         self._embedded: dict[str, dict[str, Any]] = {}
@@ -106,7 +108,7 @@ class ModelTable:
 
     def _take_models(self, desired: DesiredState) -> None:
         """Take the models and versions that there are, were, or could not be had, where they run, and their traffic."""
-        on_trial = desired.on_trial
+        on_trial, self._wanted = desired.on_trial, frozenset(desired.snapshot.models)
         for name, found in desired.snapshot.models.items():
             reason = found.failure or desired.plan.unplaced.get(name, "")
             versions = {package.version: VersionEntry(UNAVAILABLE, reason) for package in found.packages if reason}
@@ -233,9 +235,9 @@ class ModelTable:
             known.replicas += replicas
             known.device += f" + {device}"
 
-    def know(self, names: Collection[str]) -> None:
-        """Take the names of all models in the repositories, loaded or not."""
-        self._names = names
+    def know(self, names: Collection[str], *, all_repositories: bool) -> None:
+        """Take the names of all models in the repositories, loaded or not; there may be more in others."""
+        self._names, self._names_are_all = names, all_repositories
 
     def entry(self, model: ModelPlan) -> VersionEntry:
         """Return the entry of a model version of the plan."""
@@ -359,6 +361,8 @@ class ModelTable:
         rows = {name: self._told(name, failed.get(name, {})).to_dict() for name in self.models}
         for name in self._names:
             rows.setdefault(name, ModelEntry().to_dict())
+        for name in rows.keys() - set(self._names) - self._wanted if self._names_are_all else ():
+            rows[name]["removed"] = all(version.state == UNAVAILABLE for version in self.models[name].versions.values())
         return {
             "models": rows,
             "deployments": {

@@ -205,7 +205,9 @@ class RepositoryController:
         desired = await self._state.until(lambda desired: desired)
         local = [path for path in desired.repositories if not is_remote(path)]
         loader = replace(self._options.loader, names=desired.repositories)
-        self._table.know(await asyncio.to_thread(find_models, local, loader, {}))
+        unreadable: dict[str, str] = {}
+        names = await asyncio.to_thread(find_models, local, loader, unreadable)
+        self._table.know(names, all_repositories=len(local) - len(unreadable) == len(desired.repositories))
         self._publish()
 
     def _position(self) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Changes:
         self._tried: dict[str, tuple[str, float, float]] = {}
         """How a model looked that was tried, for how long it is not tried again so, and until when."""
         self._said: set[str] = set()
+        self.names: Collection[str] | None = None
+        """Those of all models in the repositories, as of the last look that could read each of them."""
 
     @property
     def pending(self) -> bool:
@@ -72,6 +74,8 @@ class Changes:
             logger.error("%s; what runs is kept", reason)
         if unreadable and self._options.loader.namespacing:
             return []
+        if not unreadable:
+            self.names = frozenset(folders)
         models = desired.snapshot.models
         kept = {name for name, model in models.items() if any(_is_in(model.model_path, path) for path in unreadable)}
         found = {name: _looks(paths) for name, paths in folders.items() if name not in kept}
@@ -186,6 +190,8 @@ class RepositoryWatch:
         desired = await self._state.until(lambda desired: desired)
         under_way = frozenset(self._under_way)
         names = await asyncio.to_thread(self._changes.look, desired, self._table.failed, under_way)
+        if self._changes.names is not None:
+            self._table.know(self._changes.names, all_repositories=True)
         for name in names:
             follow = self._unload(name) if self._changes.is_gone(name) else self._load(name)
             self._under_way[name] = self._changes.looks_of(name), asyncio.create_task(follow)

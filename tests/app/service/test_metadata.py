@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from app.service.metadata import Metadata
 from app.service.models import Models
-from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
 from tests.app.http.served import FakeFleet, FakeHost
 
 
@@ -20,6 +20,17 @@ def test_the_index_says_what_became_here_of_an_embedded_model_that_others_serve(
     host.failures["failed", 1] = "no such file"
     found = {row["name"]: (row["state"], row.get("reason", "")) for row in metadata.index()}
     assert found == {"failed": (UNAVAILABLE, "no such file"), "loads": (LOADING, ""), "lost": (UNAVAILABLE, NO_REPLICA)}
+
+
+def test_the_index_says_nothing_of_a_model_that_has_been_removed() -> None:
+    models = Models(cast(Any, FakeHost()), cast(Any, FakeFleet()))
+    unloaded = {1: VersionEntry(UNAVAILABLE, UNLOADED)}
+    for name, removed in (("unloaded", False), ("removed", True)):
+        told = ModelEntry(versions=unloaded, removed=removed).to_dict()
+        models.directory.models[name] = ModelEntry.from_dict(told, None)
+    models.directory.epoch = "controller"
+    rows = Metadata("eagleray", "1", models, cast(Any, None)).index()
+    assert [row["name"] for row in rows] == ["unloaded"]
 
 
 def test_an_ingress_does_not_begin_beside_others_before_its_controller_has_heard_what_serves() -> None:

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from deployments.control.desired_state import DesiredState, unloaded
-from deployments.control.directory import LOADING, READY, UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.directory import LOADING, READY, UNAVAILABLE, UNLOADING, ModelEntry, VersionEntry
 from deployments.control.embedded_reports import WAIT_S
 from deployments.control.model_table import LONG_GONE_S, ModelTable
 from tests.deployments.control.test_desired_state import write
@@ -208,6 +208,27 @@ def test_what_was_unloaded_an_hour_ago_is_long_gone(tmp_path: Path) -> None:
     successors = ModelTable(lambda: now_s)
     successors.replace(unloaded(repository.options, desired, ["outer"]), {})
     assert told(successors, "outer").long_gone, "when it was under a former controller is not known"
+
+
+def test_a_model_is_removed_that_no_repository_has_any_more_and_of_which_nothing_runs(tmp_path: Path) -> None:
+    repository, desired, table = started(tmp_path)
+    removed = {name: False for name in ("inner", "outer", "step", "new")}
+    gone = unloaded(repository.options, desired, ["outer"])
+
+    def told_removed() -> dict[str, bool]:
+        return {name: row["removed"] for name, row in table.tables()["models"].items()}
+
+    table.know({"inner", "new"}, all_repositories=True)
+    assert told_removed() == removed, "it runs"
+    table.replace(gone, {})
+    outer = table.models["outer"].versions[1]
+    assert (outer.state, told_removed()) == (UNLOADING, removed), "a request of it may be under way"
+    outer.state = UNAVAILABLE
+    assert told_removed() == removed | {"outer": True}
+    table.know({"inner", "new"}, all_repositories=False)
+    assert told_removed() == removed, "another repository may have it"
+    table.know({"inner", "new", "outer"}, all_repositories=True)
+    assert told_removed() == removed
 
 
 def test_nothing_is_kept_of_the_configurations_of_models_that_are_gone(tmp_path: Path) -> None:

@@ -292,6 +292,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_repository_watch.py::"
         "test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_none",
     ),
+    "A model whose folder is gone is not in the index": (
+        "deployments/control/test_model_table.py"
+        "::test_a_model_is_removed_that_no_repository_has_any_more_and_of_which_nothing_runs",
+        "app/service/test_metadata.py::test_the_index_says_nothing_of_a_model_that_has_been_removed",
+        POLL + "test_models_follow_the_repository",
+        "e2e/control/test_reloads.py::test_what_served_serves_on_when_its_successor_does_not_load",
+    ),
     "A model that takes longer than 5 s to be read": (
         "deployments/control/test_repository_watch.py::"
         "test_a_model_that_takes_long_to_say_what_it_is_holds_no_other_up",

@@ -74,6 +74,11 @@ def test_what_served_serves_on_when_its_successor_does_not_load(
     with server.client() as client:
         assert tag(ask(client, "fragile")) == 1
     assert server.states("fragile")["1"] == ("READY", "")
+    triton.unload_model("fragile")
+    wait_until(
+        lambda: "fragile" not in {row["name"] for row in triton.get_model_repository_index()},
+        "the index is without a model that was unloaded and that no repository has",
+    )
 
 
 @contextmanager
