@@ -241,7 +241,6 @@ def test_a_load_fails(server: Server, repository: Path, config: str, code: str) 
     assert [(number, each in answer.error) for number, (_, each) in states.items()] == ([("2", True)] if code else [])
     assert server.post("/v2/repository/models/doubles/load").status == 200
     assert server.states("doubles") == {"1": ("READY", "")}
-    assert server.post("/v2/repository/models/doubles/load").status == 200
 
 
 def corrupt_files(root: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:

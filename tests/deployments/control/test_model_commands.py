@@ -41,6 +41,14 @@ STEPS = """platform: "ensemble" ensemble_scheduling {
 OTHER_STEPS = STEPS.replace("slow", "other")
 
 
+async def started(options: ControllerOptions) -> tuple[CurrentState, ModelCommands]:
+    """Return the state of a controller that has just started on a node of four cores, and the commands that change it."""
+    state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+    await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+    no_files: Any = None  # which no command here brings
+    return state, ModelCommands(options, state, no_files, ModelTable())
+
+
 async def commit(state: CurrentState, options: ControllerOptions) -> None:
     """Have the next load succeed."""
     desired = await state.until(lambda desired: desired if desired.trials else None)
@@ -70,10 +78,7 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
     )
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
         loading = asyncio.create_task(commands.load("1", "m", None, {}))
         desired = await state.until(lambda desired: desired if desired.trials else None)
         assert {name for name in both if desired.runs(name)} == both
@@ -94,10 +99,7 @@ def test_a_load_notes_which_new_version_cannot_be_read(tmp_path: Path) -> None:
     options = ControllerOptions((repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
         loading = asyncio.create_task(commands.load("1", "m", None, {}))
         await commit(state, options)
         await loading
@@ -116,10 +118,7 @@ def test_who_waits_for_a_model_that_loads_for_ever_hears_of_it(tmp_path: Path, m
     options = ControllerOptions((repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
         for command in (commands.load("1", "m", None, {}), commands.unload("2", "m", False)):
             with pytest.raises(Unavailable, match=r"^model 'm' is not loaded or unloaded after 0\.5 s; what has begun"):
                 await command
@@ -158,10 +157,7 @@ def test_without_namespaces_nothing_else_is_loaded_or_unloaded_than_what_is_name
     )
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
         await commands.unload("1", "m", False)
         with pytest.raises(Internal, match=r"^failed to load 'm', failed to poll from model repository$"):
             await commands.load("2", "m", None, {})
@@ -187,10 +183,7 @@ def test_a_model_goes_on_when_another_repository_gets_its_name(tmp_path: Path) -
     )
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
 
         async def load(command: str, name: str) -> set[str]:
             loading = asyncio.create_task(commands.load(command, name, None, {}))
@@ -290,10 +283,7 @@ def test_a_load_that_takes_long_to_read_undoes_no_load_of_a_step_meanwhile(tmp_p
     )
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
 
         whole = asyncio.create_task(commands.load("1", "pipe", None, {}))
         while not (tmp_path / "released.asked").exists():
@@ -324,10 +314,7 @@ def test_a_load_of_one_step_loads_no_other_step_of_its_ensembles(tmp_path: Path,
     )
 
     async def scenario() -> None:
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
-        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, ModelTable())
+        state, commands = await started(options)
         match change:
             case "unloaded":
                 await commands.unload("1", "other", False)
