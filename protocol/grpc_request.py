@@ -61,7 +61,7 @@ class GrpcHeader(RequestHeader):
     `raw_bytes` is what its raw contents take, heads included; -1 if that may differ.
     """
 
-    __slots__ = ("encoding", "fields", "raw_bytes")
+    __slots__ = ("encoding", "fields", "raw_bytes", "reusable")
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class GrpcRequestReader:
         if kind != "O":
             sent = byte_size if each.region is None else each.region.byte_size
             check_byte_size(self._signature, spec, each.shape, sent, request_id)
-        source = InputSource(spec, False, None, each.region) if each.region is not None or kind in "Ob" else None
+        source = InputSource(spec, False, each.region) if each.region is not None or kind in "Ob" else None
         head = field_head(RAW_FIELD, byte_size) if each.region is None and kind != "O" else None
         return each.name, shape, spec.datatype.numpy, head, byte_size, source
 

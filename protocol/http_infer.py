@@ -13,11 +13,13 @@ from protocol.header_cache import HeaderCache, may_stand_without_id, split_leadi
 from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
 from protocol.json_document import parse
+from protocol.json_values import MAX_CUT_BYTES, cut_values, parse_arrays
 from protocol.limits import DEFAULT_LIMITS, Limits
+from protocol.normalise import Shape
 from protocol.output_content import Body, open_places
 from protocol.output_plan import ALL_BINARY, OutputPlan
 from protocol.raw_request import RawRequestReader
-from protocol.request_header import RequestHeader, RequestHeaderReader
+from protocol.request_header import InputSource, RequestHeader, RequestHeaderReader
 from protocol.response_writer import ResponseWriter
 from protocol.shared_memory import NoSharedMemory, SharedMemory
 from protocol.short_error import shortened
@@ -49,8 +51,8 @@ def parse_json_length(value: bytes | str) -> int:
 class HttpInferCodec:
     """Decodes requests to, and encodes responses of, one model version; made once, when it is loaded.
 
-    Not safe for use by several threads at once. Headers without inline data are parsed once and then recognised by
-    their bytes; so are response headers by plan and shapes.
+    Not safe for use by several threads at once. Headers are parsed once, apart from values among them, and then
+    recognised by their bytes; so are response headers by plan and shapes.
 
     Args:
         signature: of the model.
@@ -84,6 +86,7 @@ class HttpInferCodec:
         self._takes_strings = signature.takes_strings
         self._sends_strings = signature.sends_strings
         self._key_bytes = limits.header_cache_key_bytes
+        self._cut_bytes = min(MAX_CUT_BYTES, limits.json_max_elements, limits.http_max_input_size_bytes)
 
     def decode(
         self, body: bytes | memoryview, json_length: int | None, reply: Reply, context: Any = None
@@ -103,30 +106,30 @@ class HttpInferCodec:
             body = memoryview(body)
         length = len(body) if json_length is None else json_length
         header = None
+        values: Sequence[Any] = ()
         request_id = ""
         if 0 < length <= self._key_bytes:
-            key = bytes(body[:length])
-            header = self._known.get(key)
-            if header is None and (split := split_leading_id(key)) is not None:
-                header = self._known.get(split[1])
-                if header is not None:
-                    request_id = split[0]
+            header, request_id = self._recognise(bytes(body[:length]))
+        if (header is None or header.inline_count) and 0 < length <= self._cut_bytes:
+            header, values, request_id = self._recognise_around_values(bytes(body[:length]))
         if header is None or len(body) - length != header.binary_bytes:
-            header = self._decode_header(body, length, json_length)
+            header, values = self._decode_header(body, length, json_length)
+            request_id = ""
         header.used = True
         inputs: dict[str, Any] = {}
         offset = length
         faulty: ServingError | None = None
+        inline = iter(values)
         for name, shape, dtype, byte_size, source in header.parts:
             if source is None:
                 inputs[name] = np.ndarray(shape, dtype, body, offset)
+            elif source.inline:
+                inputs[name] = self._read_inline(next(inline), shape, source, header.id or request_id)
             else:
                 try:
-                    inputs[name] = self._read_input(body, offset, byte_size, shape, source, header.id or request_id)
+                    inputs[name] = self._inputs.read(body, offset, byte_size, shape, source, header.id or request_id)
                 except ServingError as error:
-                    if source.inline:
-                        raise
-                    faulty = error  # Triton looks at binary strings from the last input to the first
+                    faulty = shortened(error)  # Triton looks at binary strings from the last input to the first
             offset += byte_size
         if faulty is not None:
             raise faulty
@@ -177,19 +180,45 @@ class HttpInferCodec:
         """Whether `decode` may keep a loop from its work, for a body that is large."""
         return self._takes_strings
 
-    def _decode_header(self, body: bytes | memoryview, length: int, json_length: int | None) -> RequestHeader:
+    def _recognise(self, text: bytes) -> tuple[RequestHeader | None, str]:
+        """Return the header that is known by its text, and the id that this one starts with."""
+        header = self._known.get(text)
+        if header is None and (split := split_leading_id(text)) is not None:
+            header = self._known.get(split[1])
+            if header is not None:
+                return header, split[0]
+        return header, ""
+
+    def _recognise_around_values(self, text: bytes) -> tuple[RequestHeader | None, Sequence[Any], str]:
+        """Do the same for a request with values in the JSON, which come second."""
+        rest, arrays = cut_values(text)
+        if not arrays:
+            return None, (), ""
+        header, request_id = self._recognise(rest)
+        if header is None or header.inline_count != len(arrays) or (values := parse_arrays(arrays)) is None:
+            return None, (), ""
+        return header, values, request_id
+
+    def _decode_header(
+        self, body: bytes | memoryview, length: int, json_length: int | None
+    ) -> tuple[RequestHeader, Sequence[Any]]:
         try:
             if json_length is not None and not 0 <= json_length <= len(body):
                 raise InvalidArgument(f"inference header size should be in range (0, {len(body)}), got: {json_length}")
             if json_length == 0:
-                return self._raw.read(len(body))
+                return self._raw.read(len(body)), ()
             text = body[:length]
-            header = self._reader.read(parse(text, self._limits), len(body) - length)
+            header, values = self._reader.read(parse(text, self._limits), len(body) - length)
         except ServingError as error:
             raise shortened(error) from None
-        if header.reusable and length <= self._key_bytes:
-            self._remember(bytes(text), header)
-        return header
+        if not header.inline_count:
+            if length <= self._key_bytes:
+                self._remember(bytes(text), header)
+        elif length <= self._cut_bytes and all([type(value) is list for value in values]):
+            rest, arrays = cut_values(bytes(text))
+            if len(arrays) == header.inline_count and b"\\" not in rest:
+                self._remember(rest, header)
+        return header, values
 
     def _remember(self, key: bytes, header: RequestHeader) -> None:
         """Keep a header by its bytes; one that starts with an id without it, as the next may differ in that alone."""
@@ -199,9 +228,9 @@ class HttpInferCodec:
         elif may_stand_without_id(split[1]):
             self._cache.put(split[1], header.without_id())
 
-    def _read_input(self, *arguments: Any) -> Any:
+    def _read_inline(self, data: Any, shape: Shape, source: InputSource, request_id: str) -> Array:
         try:
-            return self._inputs.read(*arguments)
+            return self._inputs.from_json(data, shape, source.spec, request_id)
         except ServingError as error:
             raise shortened(error) from None
 

@@ -1,5 +1,7 @@
 """Inputs that are more than numbers lying in the body: inline JSON, shared memory, BYTES and BOOL."""
 
+from typing import Any
+
 import numpy as np
 
 from protocol.bytes_tensor import decode_bytes, object_array
@@ -37,16 +39,12 @@ class InputReader:
         source: InputSource,
         request_id: str,
     ) -> Array | DeviceInput:
-        """Return the input, shaped as the model sees it. In shared memory it is a view on the region, not a copy.
+        """Return an input that is not in the JSON, shaped as the model sees it; in shared memory a view, not a copy.
 
         Raises:
             ServingError: the values do not fit datatype or shape, or the region is not there.
         """
         spec = source.spec
-        if source.inline:
-            return array_from_json(
-                source.data, spec.datatype, shape, spec.name, self._model_name, self._limits, request_id
-            )
         if source.whole:
             return object_array([bytes(body[offset : offset + byte_size])], shape)
         if source.region is not None:
@@ -57,6 +55,14 @@ class InputReader:
             body = open_view(self._shared_memory, source.region).toreadonly()
             offset, byte_size = 0, source.region.byte_size
         return self._from_buffer(body, offset, byte_size, shape, spec, request_id)
+
+    def from_json(self, data: Any, shape: Shape, spec: TensorSpec, request_id: str) -> Array:
+        """Return the input that JSON spells.
+
+        Raises:
+            InvalidArgument: it does not fit datatype or shape.
+        """
+        return array_from_json(data, spec.datatype, shape, spec.name, self._model_name, self._limits, request_id)
 
     def _from_buffer(
         self, buffer: bytes | memoryview, offset: int, byte_size: int, shape: Shape, spec: TensorSpec, request_id: str

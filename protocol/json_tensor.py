@@ -58,7 +58,7 @@ def array_from_json(
     if len(elements) != count:
         raise unparsable("data", "Shape does not match true shape of 'data' field")
     if datatype.numpy.kind == "b":
-        return np.array(elements, dtype=np.bool_).reshape(shape)
+        return np.frombuffer(bytearray(elements), dtype=np.bool_).reshape(shape)
     return (_floats if datatype.numpy.kind == "f" else _integers)(elements, datatype, name).reshape(shape)
 
 
@@ -136,7 +136,7 @@ def _check_kinds(kinds: set[type], datatype: DataType) -> None:
 
 def _floats(elements: list[float], datatype: DataType, name: str) -> Array:
     try:
-        wide = np.array(elements, dtype=np.float64)
+        wide = np.fromiter(elements, np.float64, len(elements))
     except OverflowError:
         raise _out_of_range(datatype, name) from None
     if datatype.byte_size == 8:
@@ -153,7 +153,7 @@ def _integers(elements: list[int], datatype: DataType, name: str) -> Array:
     if not elements:
         return np.empty(0, dtype=datatype.numpy)
     try:
-        wide = np.array(elements, dtype=np.int64)
+        wide = np.fromiter(elements, np.int64, len(elements))
         low, high = int(wide.min()), int(wide.max())
     except OverflowError:
         low, high = min(elements), max(elements)

@@ -64,7 +64,7 @@ class RawRequestReader:
         kind = spec.datatype.numpy.kind
         if kind != "O":
             check_byte_size(self._signature, spec, shape, byte_size)
-        source = InputSource(spec, False, None, None) if kind in "Ob" else None
+        source = InputSource(spec, False, None) if kind in "Ob" else None
         if source is not None and kind == "O":
             source.whole = True
         return spec.name, model_shape(spec, batched, shape), spec.datatype.numpy, byte_size, source

@@ -37,14 +37,15 @@ _FIELDS = ("data", "binary_data_size", "shared_memory_region")
 
 
 class InputSource:
-    """Where the values of an input are that is more than numbers lying in the body: `data`, a region, or strings."""
+    """Where the values of an input are that is more than numbers lying in the body: in the JSON (`inline`), in a
+    region, or strings.
+    """
 
-    __slots__ = ("data", "inline", "region", "spec", "whole")
+    __slots__ = ("inline", "region", "spec", "whole")
 
-    def __init__(self, spec: TensorSpec, inline: bool, data: Any, region: RegionRange | None) -> None:
+    def __init__(self, spec: TensorSpec, inline: bool, region: RegionRange | None) -> None:
         self.spec = spec
         self.inline = inline
-        self.data = data
         self.region = region
         self.whole = False  # one string without its length, as a raw request has it
 
@@ -54,19 +55,22 @@ Part = tuple[str, Shape, np.dtype[np.generic], int, InputSource | None]
 
 
 class RequestHeader:
-    """A checked JSON part: all that a request is apart from the bytes of its tensors."""
+    """A checked JSON part: all that a request is apart from the values of its tensors.
+
+    `inline_count` says how many of them have theirs in the JSON.
+    """
 
     __slots__ = (
         "binary_bytes",
         "callers",
         "flags",
         "id",
+        "inline_count",
         "outputs",
         "parameters",
         "parts",
         "plan",
         "priority",
-        "reusable",
         "rows",
         "sequence_id",
         "timeout_us",
@@ -94,7 +98,7 @@ class RequestHeader:
         self.callers = parameters.callers
         self.plan = plan
         self.outputs = tuple(plan.forms) or None
-        self.reusable = not any([part[4] is not None and part[4].inline for part in parts])
+        self.inline_count = sum([part[4] is not None and part[4].inline for part in parts])
         self.used = False
 
     def without_id(self) -> "RequestHeader":
@@ -153,8 +157,8 @@ class RequestHeaderReader:
         self._limits = limits
         self._plans = OutputPlans(signature)
 
-    def read(self, document: Any, available_bytes: int) -> RequestHeader:
-        """Check a parsed document; `available_bytes` is what follows it in the body.
+    def read(self, document: Any, available_bytes: int) -> tuple[RequestHeader, list[Any]]:
+        """Check a parsed document but for its inputs' `data`, which comes second; `available_bytes` follow it.
 
         Raises:
             InvalidArgument: with Triton's text.
@@ -173,7 +177,8 @@ class RequestHeaderReader:
         parts = tuple([self._part(part, shape, request_id) for part, shape in sent][::-1])
         plan = self._plans.plan(BINARY if parameters.binary_data_output else JSON, forms)
         priority = effective_priority(self._signature, parameters.priority)
-        return RequestHeader(request_id, parts, rows, parameters, priority, plan)
+        header = RequestHeader(request_id, parts, rows, parameters, priority, plan)
+        return header, [part.data for part in inputs if part.inline]
 
     def _read_inputs(self, document: Any, request_id: str) -> list[SentInput]:
         members = array_member(document, "inputs")
@@ -207,5 +212,5 @@ class RequestHeaderReader:
             byte_size = part.byte_size if part.region is None else part.region.byte_size
             check_byte_size(self._signature, spec, part.shape, byte_size, request_id)
         simple = not part.inline and part.region is None and kind not in "Ob"
-        source = None if simple else InputSource(spec, part.inline, part.data, part.region)
+        source = None if simple else InputSource(spec, part.inline, part.region)
         return part.name, shape, spec.datatype.numpy, part.byte_size, source
