@@ -18,6 +18,7 @@ from protocol.grpc_request import (
     has_typed_contents,
 )
 from protocol.grpc_response_writer import GrpcResponseWriter
+from protocol.grpc_typed import TypedMessages
 from protocol.header_cache import HeaderCache
 from protocol.infer import InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
@@ -72,6 +73,8 @@ class GrpcInferCodec:
         self._writer = GrpcResponseWriter(signature, model_version, content)
         self._cache: HeaderCache[GrpcHeader] = HeaderCache(limits.header_cache_entries, limits.header_cache_key_bytes)
         self._known = self._cache.entries
+        self._typed = TypedMessages(limits.header_cache_entries, limits.header_cache_key_bytes)
+        self._typed_by_size = self._typed.by_size
         name, version = signature.model_name.encode(), model_version.encode()
         self._model = field_head(1, len(name)) + name
         self._version = field_head(2, len(version)) + version
@@ -134,7 +137,7 @@ class GrpcInferCodec:
 
     def reads_long(self, body: bytes | memoryview) -> bool:
         """Whether `decode` may keep a loop from its work, for a body that is large."""
-        return self._takes_strings or has_typed_contents(body)
+        return self._takes_strings or (has_typed_contents(body) and self._recognise(body) is None)
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelInferResponse.
@@ -160,6 +163,10 @@ class GrpcInferCodec:
                 stop = start + 2 + size
                 request_id = head[start + 2 : stop].decode()
                 start = stop
+            if self._typed_by_size:
+                known = self._typed_by_size.get(len(body) - start)
+                if known is not None and (contents := known.contents(body, start)) is not None:
+                    return known.header, self._arrays(known.header, contents, request_id), request_id
             header, offset = self._find(head, start)
         except (IndexError, UnicodeDecodeError):
             return None
@@ -235,7 +242,10 @@ class GrpcInferCodec:
     def _read(self, body: bytes | memoryview) -> Recognised:
         split = SplitMessage(body, self._limits)
         header, contents = self._reader.read(body, split)
-        if header.reusable and split.key is not None:
-            self._cache.put(split.key, header)
+        if header.reusable and split.start is not None:
+            if header.typed:
+                self._typed.put(header, body, split.start)
+            elif split.key is not None:
+                self._cache.put(split.key, header)
         header.used = True
         return header, self._arrays(header, contents, header.id), header.id

@@ -29,10 +29,11 @@ from protocol.shared_memory import RegionRange
 from protocol.signature import Signature
 
 RAW_FIELD = 7
-_PARAMETERS, _INPUTS, _OUTPUTS = 4, 5, 6
+INPUTS_FIELD = 5
+_PARAMETERS, _OUTPUTS = 4, 6
 # An input without values of its own, but for hostile ones, is smaller.
 _TYPED_BYTES = 1 << 14
-_CANONICAL = {number: number << 3 | LENGTH_DELIMITED for number in (_PARAMETERS, _INPUTS, _OUTPUTS)}
+_CANONICAL = {number: number << 3 | LENGTH_DELIMITED for number in (_PARAMETERS, INPUTS_FIELD, _OUTPUTS)}
 
 Content = tuple[bytes | memoryview, int, int]
 """The bytes of an input: a buffer, where in it they start, and how many they are."""
@@ -61,7 +62,7 @@ class GrpcHeader(RequestHeader):
     `raw_bytes` is what its raw contents take, heads included; -1 if that may differ.
     """
 
-    __slots__ = ("encoding", "fields", "raw_bytes", "reusable")
+    __slots__ = ("encoding", "fields", "raw_bytes", "reusable", "typed")
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class GrpcHeader(RequestHeader):
         parameters: GrpcParameters,
         priority: int,
         plan: OutputPlan,
-        reusable: bool,
+        typed: bool,
         version: str,
     ) -> None:
         super().__init__(request_id, (), rows, parameters, priority, plan)
@@ -80,7 +81,8 @@ class GrpcHeader(RequestHeader):
         raw_bytes = sum([len(head) + size for _, _, _, head, size, _ in fields if head is not None])
         self.raw_bytes = raw_bytes if fixed else -1
         self.encoding = GrpcEncoding(plan, version if parameters.empty_final else None)
-        self.reusable = reusable and not parameters.empty_final
+        self.typed = typed
+        self.reusable = not parameters.empty_final
 
 
 def _has_region(source: InputSource | None) -> bool:
@@ -88,9 +90,13 @@ def _has_region(source: InputSource | None) -> bool:
 
 
 class SplitMessage:
-    """A ModelInferRequest with its raw contents apart; `key` recognises the rest of it, without an id, if it can be."""
+    """A ModelInferRequest with its raw contents apart.
 
-    __slots__ = ("key", "message", "raw")
+    `start` is where its id ends, None where such messages cannot be recognised by their bytes. `key` is what recognises
+    it there, None if that is too long.
+    """
+
+    __slots__ = ("key", "message", "raw", "start")
 
     def __init__(self, body: bytes | memoryview, limits: Limits) -> None:
         """Cut it.
@@ -100,7 +106,7 @@ class SplitMessage:
         """
         most = {
             _PARAMETERS: limits.max_parameters,
-            _INPUTS: limits.max_inputs,
+            INPUTS_FIELD: limits.max_inputs,
             _OUTPUTS: limits.max_outputs,
             RAW_FIELD: limits.max_inputs,
         }
@@ -123,10 +129,11 @@ class SplitMessage:
                 else:
                     ordered = ordered and body[start] == _CANONICAL.get(number)
             previous = number
-        for number, name in ((_PARAMETERS, "parameters"), (_INPUTS, "inputs"), (_OUTPUTS, "outputs")):
+        for number, name in ((_PARAMETERS, "parameters"), (INPUTS_FIELD, "inputs"), (_OUTPUTS, "outputs")):
             if counts[number] > most[number]:
                 raise InvalidArgument(f"request has {counts[number]} {name}, more than {most[number]}")
         short = key_end - key_start <= limits.header_cache_key_bytes
+        self.start = key_start if ordered else None
         self.key = bytes(body[key_start:key_end]) if ordered and short else None
         self.message = _parsed(b"".join(described))
 
@@ -137,7 +144,7 @@ def has_typed_contents(body: bytes | memoryview) -> bool:
         for number, wire_type, _, value, end in fields(body):
             if number == RAW_FIELD:
                 return False
-            if number == _INPUTS and wire_type == LENGTH_DELIMITED and end - value > _TYPED_BYTES:
+            if number == INPUTS_FIELD and wire_type == LENGTH_DELIMITED and end - value > _TYPED_BYTES:
                 return True
     except InvalidArgument:
         return False
@@ -198,7 +205,7 @@ class GrpcRequestReader:
         priority = effective_priority(self._signature, parameters.priority)
         typed = any([tensor.HasField("contents") for tensor in message.inputs])
         version = message.model_version
-        header = GrpcHeader(request_id, parts, rows, parameters, priority, plan, not typed, version)
+        header = GrpcHeader(request_id, parts, rows, parameters, priority, plan, typed, version)
         return header, [each.content or (b"", 0, 0) for each in inputs]
 
     def _read_inputs(self, message: Any, request_id: str) -> list[_Input]:

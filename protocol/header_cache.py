@@ -13,7 +13,7 @@ class Reusable(Protocol):
 Entry = TypeVar("Entry", bound=Reusable)
 
 _PAUSE = 4096
-_LEADING_ID = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f\x7f-\xff]*)(?=")')
+_LEADING_ID = re.compile(rb'\{[ \t\n\r]*"id"[ \t\n\r]*:[ \t\n\r]*"([^"\\\x00-\x1f\x7f-\xff]*)(?=")')
 
 
 def split_leading_id(header: bytes) -> tuple[str, bytes] | None:

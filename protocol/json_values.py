@@ -7,7 +7,7 @@ import orjson
 
 # The largest request that is cut: what parsing all of a larger one takes beside its values does not count.
 MAX_CUT_BYTES = 1 << 16
-_DATA = re.compile(rb'"data"\s*+:\s*+(?=\[)')
+_DATA = re.compile(rb'"data"[ \t\n\r]*+:[ \t\n\r]*+(?=\[)')
 _MARK = re.compile(rb'[\[\]]|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # a string wherever it starts: one pass
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from protocol.datatypes import BY_NAME
 from protocol.errors import ServingError
@@ -29,7 +30,11 @@ def spec(name: str, datatype: str, *dims: int) -> dict[str, TensorSpec]:
 MODEL = Signature(
     "m",
     8,
-    spec("data", "FP32", -1) | spec("N", "INT64", 2) | spec("S", "BYTES", -1) | spec("B", "BOOL", -1),
+    spec("data", "FP32", -1)
+    | spec("N", "INT64", 2)
+    | spec("S", "BYTES", -1)
+    | spec("B", "BOOL", -1)
+    | spec("D", "FP64", -1),
     spec("Y", "FP32", -1) | spec("Z", "FP32", -1),
 )
 
@@ -127,6 +132,99 @@ def test_values_elsewhere_are_never_taken_for_an_inputs() -> None:
         body = text % values
         assert read(codec, body) == read(HttpInferCodec(MODEL, "1", FORGETFUL), body)
     assert codec.decode(hidden % (b"[3]", b"4"), None, ignore).inputs["data"].tolist() == [[4.0]]
+
+
+def message(*inputs: tuple[str, str, list[int], str, list[Any]], **more: Any) -> bytes:
+    built = ModelInferRequest(model_name="m", **more)
+    for name, datatype, shape, field, values in inputs:
+        getattr(built.inputs.add(name=name, datatype=datatype, shape=shape).contents, field).extend(values)
+    return built.SerializeToString()
+
+
+FLOATS = ("data", "FP32", [1, 3], "fp32_contents", [1.5, -2.0, float("nan")])
+DOUBLES = ("D", "FP64", [1, 2], "fp64_contents", [0.1, 1e300])
+INTEGERS = ("N", "INT64", [1, 2], "int64_contents", [7, -1])
+TYPED = [
+    message(FLOATS),
+    message(FLOATS, id="7", model_version="1"),
+    message(FLOATS, DOUBLES, outputs=[{"name": "Y"}], parameters={"priority": {"uint64_param": 3}}),
+]
+UNTYPED = [
+    message(FLOATS, INTEGERS),
+    message(("data", "FP32", [1, 0], "fp32_contents", [])),
+    message(FLOATS, parameters={"triton_enable_empty_final_response": {"bool_param": True}}),
+]
+FIELDS = (
+    *(
+        b"\x0a",
+        b"\x0a\x01m",
+        b"\x12\x011",
+        b"\x1a\x00",
+        b"\x1a\x02id",
+        b"\x22",
+        b"\x2a",
+        b"\x2a\x00",
+        b"\x32",
+        b"\x32\x00",
+    ),
+    *(
+        b"\x3a",
+        b"\x3a\x04\x00\x00\x80\x3f",
+        b"\x35\x00\x00\x80\x3f",
+        b"\x0a\x04data",
+        b"\x0a\x01D",
+        b"\xff" * 9 + b"\x01",
+    ),
+)
+
+
+@pytest.mark.parametrize("body", TYPED, ids=range(len(TYPED)))
+def test_a_message_with_typed_floats_is_known_when_it_comes_again(body: bytes) -> None:
+    codec, forgetful = GrpcInferCodec(MODEL, "1"), GrpcInferCodec(MODEL, "1", FORGETFUL)
+    other = body.replace(b"\x00\x00\xc0\x3f", b"\x00\x00\x80\x7f").replace(b"\x1a\x017", b"\x1a\x0242")
+    assert other != body
+    for each in (body, body, other, other, bytes(memoryview(other))):
+        assert read(codec, each) == read(codec, memoryview(each)) == read(forgetful, each)
+    assert [len(each._typed.by_size) for each in (codec, forgetful)] == [1, 0]
+    assert next(iter(codec._typed.by_size.values())).misses == 0
+
+
+def test_known_typed_floats_are_not_read_elsewhere_however_many_they_are() -> None:
+    codec = GrpcInferCodec(Signature("m", 8, spec("data", "FP32", -1), {}), "1")
+    body = message(("data", "FP32", [1, 10000], "fp32_contents", [1.0] * 10000))
+    assert codec.reads_long(body)
+    read(codec, body)
+    assert not codec.reads_long(body)
+
+
+@pytest.mark.parametrize("body", UNTYPED, ids=range(len(UNTYPED)))
+def test_other_messages_are_not_kept(body: bytes) -> None:
+    codec, forgetful = GrpcInferCodec(MODEL, "1"), GrpcInferCodec(MODEL, "1", FORGETFUL)
+    assert read(codec, body) == read(codec, body) == read(forgetful, body)
+    assert not codec._typed.by_size
+
+
+def test_a_message_makes_room_for_others_of_its_length_when_it_no_longer_comes() -> None:
+    codec = GrpcInferCodec(MODEL, "1")
+    first, second = (message(FLOATS, parameters={"sequence_id": {"int64_param": each}}) for each in (1, 2))
+    read(codec, first)
+    kept = codec._typed.by_size[len(first) - 3]
+    for _ in range(100):
+        assert read(codec, second)[6] == 2
+        if codec._typed.by_size[len(first) - 3] is not kept:
+            break
+    else:
+        pytest.fail("the first message stays for ever")
+    assert read(codec, first)[6] == 1
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(mutants([*TYPED, *UNTYPED], FIELDS))
+def test_what_is_like_a_known_message_is_read_as_if_it_were_not_known(pair: tuple[bytes, bytes]) -> None:
+    codec = GrpcInferCodec(MODEL, "1")
+    read(codec, pair[0])
+    for body in (pair[1], pair[0], pair[1]):
+        assert read(codec, body) == read(GrpcInferCodec(MODEL, "1", FORGETFUL), body)
 
 
 def test_values_are_cut_out_of_strings_and_nested_arrays_whole() -> None:
