@@ -33,6 +33,8 @@ from protocol.signature import Signature
 _ID = 3 << 3 | LENGTH_DELIMITED
 _RAW = RAW_FIELD << 3 | LENGTH_DELIMITED
 _DEFAULT = GrpcEncoding(ALL_BINARY)
+# Typed floats are copied when they are read for the first time; so many take a millisecond.
+_COPIED_BYTES = 4 << 20
 
 Inputs = dict[str, Any]
 """Arrays, and `DeviceInput`s where the model takes these."""
@@ -82,6 +84,7 @@ class GrpcInferCodec:
         self._max_key_bytes = limits.header_cache_key_bytes
         self._key_guess = 0
         self._takes_strings = signature.takes_strings
+        self._takes_floats_only = all([spec.datatype.numpy.kind == "f" for spec in signature.inputs.values()])
         self._sends_strings = signature.sends_strings
 
     def decode(
@@ -137,7 +140,9 @@ class GrpcInferCodec:
 
     def reads_long(self, body: bytes | memoryview) -> bool:
         """Whether `decode` may keep a loop from its work, for a body that is large."""
-        return self._takes_strings or (has_typed_contents(body) and self._recognise(body) is None)
+        if self._takes_floats_only and len(body) <= _COPIED_BYTES:
+            return False
+        return self._takes_strings or has_typed_contents(body)
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelInferResponse.
