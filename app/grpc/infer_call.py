@@ -56,7 +56,8 @@ class InferCall(UnaryCall):
         """Give the request up."""
         if self._target is not None:
             target, self._target = self._target, None
-            target.cancel(self._token)
+            token, self._token = self._token, None
+            target.cancel(token)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Write the response and the status."""
@@ -65,7 +66,7 @@ class InferCall(UnaryCall):
         size = 0
         for part in parts:
             size += len(part)
-        self._target = None
+        self._target = self._token = None  # which has the request's message, and leads back here
         connection = self.connection
         if not connection.table_update and not self.head.response_encoding:
             stream_id = self.stream_id
@@ -85,6 +86,7 @@ class InferCall(UnaryCall):
     def on_error(self, error: ServingError) -> None:
         """Write the status of a request that failed."""
         target, self._target = self._target, None
+        self._token = None
         self.finish(error.grpc_code, error.message, target)
 
 

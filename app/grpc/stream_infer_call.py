@@ -74,7 +74,9 @@ class StreamInferCall(Call):
         request.target = target
         forwarded = self.head.forwarded
         parts = (message, forwarded) if forwarded else (message,)
-        request.token = target.submit(parts, None, request, GRPC_STREAM)
+        token = target.submit(parts, None, request, GRPC_STREAM)
+        if not request.ended:
+            request.token = token
 
     def half_closed(self) -> None:
         """End the call when everything is answered."""
@@ -117,6 +119,7 @@ class StreamInferCall(Call):
         if self.done:
             return
         target, request.target = request.target, None
+        request.token = None
         if self._real_errors:
             self.finish(error.grpc_code, error.message, target)
         else:
@@ -180,7 +183,8 @@ class StreamInferCall(Call):
         self._ordered.clear()
         for request in requests:
             if request.target is not None:
-                request.target.cancel(request.token)
+                token, request.token = request.token, None
+                request.target.cancel(token)
 
 
 class StreamRequest:
@@ -201,7 +205,7 @@ class StreamRequest:
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Pass a response on; one without parts only ends the request."""
         if final:
-            self.target = None
+            self.target = self.token = None  # which has the request's message, and leads back here
         self._call.answer(self, parts, final)
 
     def on_error(self, error: ServingError) -> None:

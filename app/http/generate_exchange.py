@@ -105,7 +105,9 @@ class GenerateExchange:
             self._refuse(error)
             return
         self._sent = self._under_way = True
-        self._token = self._target.submit(parts, json_length, self)
+        token = self._target.submit(parts, json_length, self)
+        if self._under_way:
+            self._token = token
 
     @property
     def receive_began_ns(self) -> int:
@@ -123,9 +125,10 @@ class GenerateExchange:
         if work is not None:
             work.withdraw()
         under_way, self._under_way = self._under_way, False
-        if under_way and self._token is not None:
+        token, self._token = self._token, None
+        if under_way and token is not None:
             assert self._target is not None
-            self._target.cancel(self._token)
+            self._target.cancel(token)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Send a response of the model, or keep it until it is known to be the only one."""
@@ -133,6 +136,7 @@ class GenerateExchange:
             return
         if final:
             self._under_way = False
+            self._token = None  # which has the request's body, and leads back here
         if self._work is None:
             self._map(parts, final)
             return
@@ -186,6 +190,7 @@ class GenerateExchange:
         if self._ended:
             return
         self._under_way = False
+        self._token = None
         if self._work is not None:
             self._later.append(error)
             return

@@ -90,11 +90,11 @@ class RemoteStep:
         request = self._request
         assert request is not None
         copied = bool(request.flags & COPIED)
-        self._token = self._target.submit(
-            parts, json_length, self, trace=request.trace, from_client=False, copied=copied
-        )
+        token = self._target.submit(parts, json_length, self, trace=request.trace, from_client=False, copied=copied)
+        if self._request is not None:
+            self._token = token
         if self._others:
-            self._target.may_be_elsewhere(self._token, self._others)
+            self._target.may_be_elsewhere(token, self._others)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Read a response, beside the loop if that takes long, and pass it on after those before it."""
@@ -140,7 +140,7 @@ class RemoteStep:
         elif request is not None:
             response.final = final
             if final:
-                self._request = None
+                self._request = self._token = None
             reply(request, response)
 
     def _give_up(self, error: ServingError) -> None:
@@ -155,6 +155,7 @@ class RemoteStep:
 
     def _end(self, error: ServingError) -> None:
         request, self._request = self._request, None
+        self._token = None  # which has the request's body, and leads back here
         if request is not None:
             self._clock.call_soon(partial(reply, request, error))
 

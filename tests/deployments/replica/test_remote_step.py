@@ -1,7 +1,9 @@
 """Steps with many strings are written and read beside the loop, whatever becomes of them, and in their order."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -190,3 +192,40 @@ async def test_a_stream_of_which_a_response_cannot_be_read_is_given_up() -> None
         await given.until(1)
         assert type(given.heard[0][1]) is Internal
         assert given.replica.cancelled == [1]
+
+
+@pytest.mark.parametrize("ending", ["answer", "error", "cancel"])
+@on_loop
+async def test_a_step_that_has_ended_is_free_at_once(ending: str) -> None:
+    class Token:
+        def __init__(self, sink: Any) -> None:
+            self.sink = sink
+
+    async with steps() as given:
+        kept: list[weakref.ref[Token]] = []
+        submit = given.replica.submit
+
+        def submitted(parts: Any, json_length: int, sink: Any, **more: Any) -> Token:
+            submit(parts, json_length, sink, **more)
+            token = Token(sink)
+            kept.append(weakref.ref(token))
+            return token
+
+        given.replica.submit = submitted  # type: ignore[method-assign,assignment]
+        given.replica.cancel = lambda token: None  # type: ignore[method-assign]
+        gc.collect()
+        gc.disable()
+        try:
+            step = given.begin("r", 1)
+            assert kept[0]() is not None
+            if ending == "answer":
+                given.replica.answer(step, 1)
+            elif ending == "error":
+                step.on_error(Unavailable("gone"))
+            else:
+                step.cancel(listens=False)
+            await given.until(1)
+            del step
+            assert kept[0]() is None, "it has the request's bytes, and leads back to the step"
+        finally:
+            gc.enable()
