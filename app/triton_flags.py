@@ -63,6 +63,9 @@ def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) ->
 
     Flags are named with underscores. Those without effect are left out; old ones become what they stand for. A setting
     of a backend without effect stays, and is warned of.
+
+    Raises:
+        ValueError: an old flag and the one that it stands for both give the size of the cache; with Triton's text.
     """
     settings: dict[str, Any] = {}
     old: dict[str, list[str]] = {}
@@ -83,9 +86,15 @@ def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) ->
             if flag in DEPRECATED:
                 warnings.append(f"--{flag} is deprecated: use --{DEPRECATED[flag]}")
             settings.setdefault(name, value)
+    if "cache_config" in old and "cache_config" in settings:
+        raise ValueError(
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the "
+            "other."
+        )
     merged = {**environment, **settings}
     for name, found in old.items():
-        merged[name] = (*found, *_several(merged.get(name, ())))
+        below = () if name in settings else environment.get(name, ())
+        merged[name] = (*_several(below), *found, *_several(settings.get(name, ())))
     warnings += idle_settings(map(str, _several(merged.get("backend_config", ()))))
     return merged, warnings
 

@@ -122,7 +122,10 @@ def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     variables = environment()
-    merged, warnings = merged_settings(given, variables)
+    try:
+        merged, warnings = merged_settings(given, variables)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     by_variable = {name for name, value in variables.items() if name not in given and merged[name] == value}
 
     def source(name: str) -> str:

@@ -187,7 +187,7 @@ def test_a_backends_setting_with_effect_is_not_warned_of(setting: str, tmp_path:
 def test_flags_stand_over_the_environment_and_other_names_beside_each_other() -> None:
     given = {"model_store": ["b"], "model_repository": ["a"], "trace_rate": 5, "trace_level": ["MIN", "TENSORS"]}
     merged, warnings = merged_settings(given, {"model_repository": ("c",), "trace_config": ("count=1",), "id": "x"})
-    traces = ("rate=5", "level=MIN", "level=TENSORS", "count=1")
+    traces = ("count=1", "rate=5", "level=MIN", "level=TENSORS")
     assert merged == {"model_repository": ("a", "b"), "trace_config": traces, "id": "x"}
     assert warnings[0] == "--trace-rate is deprecated: use --trace-config rate=5" and len(warnings) == 3
 
@@ -201,11 +201,17 @@ def test_old_flags_of_traces_are_what_they_stand_for(tmp_path: Path) -> None:
     assert code == 2 and "Unable to parse 'trace_level', got: MOST" in output
 
 
-def test_the_old_flag_of_the_cache_is_what_it_stands_for(tmp_path: Path) -> None:
-    for given, size_bytes in (({}, 1048576), ({"cache_config": ("local,size=4096",)}, 4096)):
-        merged, warnings = merged_settings({"response_cache_byte_size": "1048576", **given}, {})
-        assert warnings == ["--response-cache-byte-size is deprecated: use --cache-config local,size=1048576"]
-        assert Settings(model_repository=(str(tmp_path),), **merged).response_cache_bytes() == size_bytes
+@pytest.mark.parametrize("environment", [{}, {"cache_config": ("local,size=4096",)}], ids=["alone", "over a variable"])
+def test_the_old_flag_of_the_cache_is_what_it_stands_for(environment: dict[str, tuple[str, ...]]) -> None:
+    merged, warnings = merged_settings({"response_cache_byte_size": "1048576"}, environment)
+    assert warnings == ["--response-cache-byte-size is deprecated: use --cache-config local,size=1048576"]
+    assert Settings(model_repository=("models",), **merged).response_cache_bytes() == 1048576
+
+
+def test_two_sizes_of_the_cache_are_refused(tmp_path: Path) -> None:
+    flags = ("--response-cache-byte-size=12345", "--cache-config=local,size=67890")
+    output, code = invoke(f"--model-repository={tmp_path}", *flags)
+    assert code == 2 and "Incompatible flags --response-cache-byte-size and --cache-config both provided" in output
 
 
 def test_a_flag_may_be_followed_by_its_value(tmp_path: Path) -> None:
