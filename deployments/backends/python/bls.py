@@ -220,6 +220,9 @@ class _AnsweredTensor(Tensor):
         return self._array
 
 
+_AnsweredTensor.__name__ = Tensor.__name__  # Python's own errors, which reach clients, call it as models know it
+
+
 def _server_for(made_by: ModelModule | None) -> tuple[ModelModule, ModelServer]:
     module = made_by or calling_model() or only_model()
     if module is None or not module.may_call or module.server is None:

@@ -143,3 +143,7 @@ class DecoupledResponseSender(ResponseSender):
                 self._replies.put(self._request, Internal(_DROPPED))
             except RuntimeError:
                 pass  # the loop is closed: nobody waits for the reply any more
+
+
+# Python's own errors, which reach clients, call all of them as models and Triton do.
+ResponseSender.__name__ = SingleResponseSender.__name__ = DecoupledResponseSender.__name__ = "InferenceResponseSender"

@@ -171,6 +171,10 @@ class BFloat16Request(ServedRequest):
         return BFloat16Tensor(name, array) if name in self.bfloat16_inputs else super()._tensor(name, array)
 
 
+# Python's own errors, which reach clients, call them as models know them.
+ServedRequest.__name__ = BFloat16Request.__name__ = InferenceRequest.__name__
+
+
 def request_class(bfloat16_inputs: frozenset[str], *, iterative: bool = False) -> type[ServedRequest]:
     """Return the class for a model's requests, so that most models pay nothing for what few have."""
     if not bfloat16_inputs and not iterative:

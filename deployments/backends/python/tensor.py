@@ -218,6 +218,10 @@ class InputOnDevice(DeviceTensor):
         return (dlpack.CUDA, self._memory.device_id)
 
 
+# Python's own errors, which reach clients, call them as models know them.
+BFloat16Tensor.__name__ = DeviceTensor.__name__ = InputOnDevice.__name__ = Tensor.__name__
+
+
 def _checked_name(name: object) -> str:
     text = name if isinstance(name, str) else text_argument("The name of a Tensor", name)
     if not text:

@@ -5,6 +5,7 @@ import re
 import pytest
 from python_models import floats, request_of, run
 
+from deployments.backends.python.tensor import BFloat16Tensor, DeviceTensor, InputOnDevice
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from protocol.infer import InferResponse
 
@@ -50,6 +51,31 @@ def test_a_response_that_cannot_be_read_fails_only_its_request(load, entry, told
     bad, good = run(instance, request_of(X=floats(1)), request_of(X=floats(2)))
     assert isinstance(bad, ServingError) and told in bad.message
     assert isinstance(good, InferResponse) and good.outputs["Y"].tolist() == floats(2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("requests[0].priority()", "'InferenceRequest' object has no attribute 'priority'"),
+        ("requests[0].get_response_sender().close()", "'InferenceResponseSender' object has no attribute 'close'"),
+    ],
+    ids=["request", "sender"],
+)
+def test_an_exception_calls_what_the_model_was_given_as_triton_does(load, statement, told):
+    instance = load(f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                {statement}
+    """)
+    with pytest.raises(Internal) as failure:
+        run(instance, request_of(X=floats(1)))
+    assert failure.value.message.endswith(f"message: AttributeError: {told}")
+
+
+@pytest.mark.parametrize("made", [BFloat16Tensor, DeviceTensor, InputOnDevice])
+def test_an_exception_calls_every_tensor_so(made):
+    with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'numpy'"):
+        made.__new__(made).numpy()
 
 
 @pytest.mark.parametrize(
