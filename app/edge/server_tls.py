@@ -64,7 +64,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
-        raise ssl.SSLError(f"{certificate} and {key} are not a certificate and its unencrypted key: {error}") from error
+        raise _fault(f"{certificate} and {key} are not a certificate and its unencrypted key", error) from error
 
 
 def _load_root(context: ssl.SSLContext, path: str) -> None:
@@ -72,7 +72,11 @@ def _load_root(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise ssl.SSLError(f"{path} holds no certificates: {error}") from error
+        raise _fault(f"{path} holds no certificates", error) from error
+
+
+def _fault(what: str, error: ssl.SSLError) -> ssl.SSLError:
+    return ssl.SSLError(error.errno, f"{what}: {error}")  # of the text alone, Python would print a tuple
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
