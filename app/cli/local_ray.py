@@ -76,7 +76,9 @@ class LocalRay:
             self.dashboard_url = _page(context.dashboard_url or "")
 
     def failed(self, reason: str) -> StartFailed:
-        """Return the error of a start that failed, with the places of the logs."""
+        """Return the error of a start that failed, with the places of the logs, if Ray has come as far as those."""
+        if not self.logs.exists():
+            return StartFailed(reason)
         return StartFailed(f"{reason}\n  logs: {self.logs} (those of models and ingress in {self.logs / 'serve'})")
 
     def require_alive(self) -> None:
@@ -192,6 +194,8 @@ def explain(error: Exception, address: str) -> str:
     folder = ray_folder()
     if "AF_UNIX path length" in text:
         text = f"the path of its folder, {folder}, is too long for a Unix socket; set RAY_TMPDIR to a shorter one"
+    if isinstance(error, OSError) and str(error.filename or "").startswith(str(folder.parent)):
+        text = f"its folder, {folder}, cannot be written: {error.strerror}; set RAY_TMPDIR to one that can"
     if isinstance(error, UnicodeError) and not str(folder).isascii():
         text = f"the path of its folder, {folder}, must be ASCII; set RAY_TMPDIR to such a one"
     return f"Ray did not start: {text or type(error).__name__}"

@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 import subprocess
@@ -65,6 +66,18 @@ def test_what_this_machine_lacks_is_said_before_ray_is_started(
     monkeypatch.setattr(*function, refused)
     with pytest.raises(StartFailed, match=text):
         LocalRay(RayOptions()).start()
+
+
+@pytest.mark.parametrize("folder", ["", "missing"])
+def test_a_folder_that_cannot_be_written_is_named_without_logs_in_it(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / folder))
+    error = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "missing"))
+    text = (
+        f"its folder, {tmp_path / folder / 'ray'}, cannot be written: Permission denied; set RAY_TMPDIR to one that can"
+    )
+    assert str(LocalRay(RayOptions()).failed(explain(error, ""))) == f"Ray did not start: {text}"
 
 
 def test_few_threads_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
