@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,12 @@ class LocalRay:
         import ray
 
         from app.cli.ray_internals import as_served, sigterm_kept
+        from app.doctor.finding import OK
+        from app.doctor.machine import temporary_files
 
         options = self._options
+        if not options.address and temporary_files().level != OK:  # Ray would wait a minute for one that cannot start
+            options = replace(options, dashboard=False)
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
@@ -152,17 +156,16 @@ def _require_machine() -> list[str]:
     Ray says so late, in many words or in none: a replica whose process finds no thread to start just stays LOADING.
     """
     from app.doctor.finding import ERROR, OK
-    from app.doctor.machine import loopback, open_files, shared_memory, threads
+    from app.doctor.machine import loopback, open_files, shared_memory, temporary_files, threads
 
     if sys.flags.optimize > 1:
         raise StartFailed("PYTHONOPTIMIZE=2 leaves out docstrings, without which Ray does not start; set it to 1 or 0")
     if fault := ray_tls_fault():
         raise StartFailed(fault)
-    for found in (loopback(), shared_memory(), open_files()):
+    for found in (loopback(), shared_memory(), temporary_files(), open_files()):
         if found.level == ERROR:
             raise StartFailed(f"{found.check}: {found.text}")
-    few = threads()
-    return [] if few.level == OK else [f"{few.check}: {few.text}"]
+    return [f"{found.check}: {found.text}" for found in (temporary_files(), threads()) if found.level != OK]
 
 
 def cluster(options: RayOptions) -> dict[str, Any]:

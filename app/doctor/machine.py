@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,8 @@ _FILES_OF_RAY = 128
 """With fewer its processes end as they start."""
 _HARD_LIMITS = "LimitNOFILE= of systemd, --ulimit nofile= of a container, /etc/security/limits.conf"
 _LOOPBACK_S = 5.0
+_MAX_TEMPORARY_BYTES = 75
+"""What `multiprocessing` adds takes 32 bytes of a socket's path, which has 107 at most (unix(7))."""
 _MIN_THREADS = 2048
 """Ray, the controllers and an ingress have some 400 on two cores, and each process of models some 30."""
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -105,6 +108,20 @@ def shared_memory(folder: str = "/dev/shm") -> Finding:
     return Finding(OK, "shared memory", free)
 
 
+def temporary_files() -> Finding:
+    """Whether there is a folder for temporary files, and processes can meet at sockets in it."""
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:
+        return Finding(ERROR, "temporary files", "no folder for them can be written; set TMPDIR to one that can")
+    if len(os.fsencode(folder)) > _MAX_TEMPORARY_BYTES:
+        text = (
+            f"{folder} is too long a path for the Unix sockets of Ray's dashboard, which is left out; set TMPDIR to a"
+        )
+        return Finding(WARNING, "temporary files", f"{text} shorter one")
+    return Finding(OK, "temporary files", f"{folder} can be written")
+
+
 def loopback() -> Finding:
     """Whether processes here reach each other by the network."""
     try:
@@ -151,5 +168,5 @@ def findings_of(*checks: Callable[[], Finding | Iterable[Finding]]) -> list[Find
     return findings
 
 
-CHECKS: Final = (open_rays, onnxruntimes, gpus, loopback, shared_memory, open_files, threads)
+CHECKS: Final = (open_rays, onnxruntimes, gpus, loopback, shared_memory, temporary_files, open_files, threads)
 """Those of every machine, whether a server runs there or not."""

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from app.doctor.machine import (
     ray_here,
     ray_token,
     shared_memory,
+    temporary_files,
     threads,
 )
 from app.doctor.versions import compare
@@ -202,6 +204,16 @@ def test_advice_on_open_files_is_of_use(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda limit: (soft, hard))
     assert open_files() == (level, "open files", text)
+
+
+def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert temporary_files() == (OK, "temporary files", f"{tempfile.gettempdir()} can be written")
+    monkeypatch.setattr(tempfile, "tempdir", "/" + 75 * "x")
+    assert (temporary_files().level, "is too long a path" in temporary_files().text) == (WARNING, True)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    text = "no folder for them can be written; set TMPDIR to one that can"
+    assert temporary_files() == (ERROR, "temporary files", text)
 
 
 def test_nodes_that_differ_are_named_by_package() -> None:

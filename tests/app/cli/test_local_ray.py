@@ -2,10 +2,12 @@ import errno
 import os
 import resource
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed, _require_machine, cluster, explain
 from tests.serving import EAGLERAY, environment, run
@@ -78,6 +80,22 @@ def test_a_folder_that_cannot_be_written_is_named_without_logs_in_it(
         f"its folder, {tmp_path / folder / 'ray'}, cannot be written: Permission denied; set RAY_TMPDIR to one that can"
     )
     assert str(LocalRay(RayOptions()).failed(explain(error, ""))) == f"Ray did not start: {text}"
+
+
+def test_no_dashboard_is_started_where_its_sockets_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        started.update(options)
+        raise OSError
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(tempfile, "tempdir", "/" + 75 * "x")
+    local = LocalRay(RayOptions())
+    with pytest.raises(StartFailed):
+        local.start()
+    assert started["include_dashboard"] is False
+    assert any(warning.startswith("temporary files: ") for warning in local.warnings)
 
 
 def test_few_threads_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
