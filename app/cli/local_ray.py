@@ -62,6 +62,7 @@ class LocalRay:
         from app.doctor.finding import OK
         from app.doctor.machine import temporary_files
 
+        sys.excepthook = sys.__excepthook__  # Ray's tells the GCS first, and waits for a minute where that has ended
         options = self._options
         if not options.address and temporary_files().level != OK:  # Ray would wait a minute for one that cannot start
             options = replace(options, dashboard=False)
@@ -160,6 +161,8 @@ def _require_machine() -> list[str]:
 
     if sys.flags.optimize > 1:
         raise StartFailed("PYTHONOPTIMIZE=2 leaves out docstrings, without which Ray does not start; set it to 1 or 0")
+    if "error" in sys.warnoptions:
+        raise StartFailed("PYTHONWARNINGS=error ends Ray's processes at their first warning; leave it out")
     if fault := ray_tls_fault():
         raise StartFailed(fault)
     for found in (loopback(), shared_memory(), temporary_files(), open_files()):

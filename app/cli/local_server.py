@@ -295,29 +295,31 @@ class LocalServer:
         return min(_HUNG_S + (0.0 if self._loading else self._drain_timeout_s()), _RAY_ENDS_US_S)
 
     def _stop_eagleray(self) -> None:
-        from ray import serve
-
-        from deployments.control.gpu_cards import release_cards
-        from deployments.serve_internals import application_owners
-
         try:
             if self._ray.has_ended():  # Serve would wait for what cannot be, and its threads say so
                 logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
                 end_everything()
                 return
-            if not self._deployed:
-                return
-            if self._options.address:
-                for name, owner in application_owners().items():
-                    if APPLICATION in (name, owner):
-                        serve.delete(name)
-                release_cards()
-            else:
-                serve.shutdown()
+            if self._deployed:
+                self._delete_applications()
         finally:
             if not self._ray.has_ended():  # from here on its processes end because they are told to
                 self._watch.end()
             self._ray.stop()
+
+    def _delete_applications(self) -> None:
+        from ray import serve
+
+        from deployments.control.gpu_cards import release_cards
+        from deployments.serve_internals import application_owners
+
+        if not self._options.address:
+            serve.shutdown()
+            return
+        for name, owner in application_owners().items():
+            if APPLICATION in (name, owner):
+                serve.delete(name)
+        release_cards()
 
 
 def for_url(address: str) -> str:

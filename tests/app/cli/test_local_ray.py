@@ -2,12 +2,14 @@ import errno
 import os
 import resource
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from ray._private import worker
 
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed, _require_machine, cluster, explain
 from tests.serving import EAGLERAY, environment, run
@@ -82,6 +84,13 @@ def test_a_folder_that_cannot_be_written_is_named_without_logs_in_it(
     assert str(LocalRay(RayOptions()).failed(explain(error, ""))) == f"Ray did not start: {text}"
 
 
+def test_an_error_of_ours_is_printed_whatever_has_become_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", worker.custom_excepthook)
+    with pytest.raises(StartFailed):
+        LocalRay(RayOptions(address="127.0.0.1:1")).start()
+    assert sys.excepthook is sys.__excepthook__
+
+
 def test_no_dashboard_is_started_where_its_sockets_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     started: dict[str, Any] = {}
 
@@ -106,11 +115,18 @@ def test_few_threads_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert warning.startswith("threads: Ray and the models may start 300; raise it")
 
 
-def test_a_python_without_docstrings_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("PYTHONOPTIMIZE", "2", "error: PYTHONOPTIMIZE=2 leaves out docstrings, "),
+        ("PYTHONWARNINGS", "error", "error: PYTHONWARNINGS=error ends Ray's processes at their first warning"),
+    ],
+)
+def test_a_python_that_ray_does_not_start_with_is_refused(variable: str, value: str, text: str, tmp_path: Path) -> None:
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-    variables = environment(PYTHONOPTIMIZE="2", PYTHONDONTWRITEBYTECODE="1")
+    variables = environment(PYTHONDONTWRITEBYTECODE="1") | {variable: value}
     done = run(EAGLERAY, "serve", "--model-repository", str(tmp_path), *ports, env=variables)
-    assert (done.returncode, done.stderr.partition(",")[0]) == (1, "error: PYTHONOPTIMIZE=2 leaves out docstrings")
+    assert (done.returncode, done.stderr.startswith(text)) == (1, True), done.stderr
 
 
 def test_a_current_folder_that_has_been_removed_is_named(tmp_path: Path) -> None:
