@@ -174,11 +174,13 @@ def _repository(path: str, source: str) -> str:
         if missing:
             raise click.UsageError(missing)
         return path
+    where = "" if source.startswith("--") else f"{source}: "
     if not path or not Path(path).is_dir():
         several = [each for each in path.replace(",", os.pathsep).split(os.pathsep) if os.path.isdir(each)]
         hint = "; give --model-repository once for each of several" if several else ""
-        where = "" if source.startswith("--") else f"{source}: "
         raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} is not a folder{hint}")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} cannot be read: Permission denied")
     return os.path.abspath(path)
 
 

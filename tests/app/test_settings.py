@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import click
@@ -113,6 +114,12 @@ def test_an_empty_variable_names_no_repository(tmp_path: Path, monkeypatch: pyte
         read_settings({})
     with pytest.raises(click.UsageError, match="is not a folder"):
         read_settings({"model_repository": ("",)})
+
+
+def test_a_repository_that_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))
+    with pytest.raises(click.UsageError, match=f"^the model repository {tmp_path} cannot be read: Permission denied$"):
+        read_settings({"model_repository": (str(tmp_path),)})
 
 
 @pytest.mark.parametrize("other", ["127.0.0.1", "localhost", "0.0.0.0", "127.0.1"])
