@@ -74,9 +74,10 @@ def test_a_unix_socket_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_a_unix_socket_where_this_user_may_write_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))
-    done = serve(tmp_path, f"--http-unix-socket={tmp_path}/socket")
-    assert (done.exit_code, f"Permission denied: '{tmp_path}'" in done.output) == (2, True), done.output
+    (shut := tmp_path / "shut").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(shut))
+    done = serve(tmp_path, f"--http-unix-socket={shut}/socket")
+    assert (done.exit_code, f"Permission denied: '{shut}'" in done.output) == (2, True), done.output
 
 
 def test_the_longest_path_that_is_taken_can_be_bound() -> None:
