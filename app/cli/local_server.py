@@ -18,6 +18,7 @@ from app.cli.no_model import NO_MODEL
 from app.cli.ports import require_free, reserve
 from app.cli.progress import Progress, summary
 from app.cli.ray_watch import RayWatch
+from app.cli.standard_streams import print_at_once
 from app.cli.started_processes import adopt_orphans, end_everything, kill_all
 from app.cli.stop_request import StopRequest
 from app.ingress.count import ingresses_per_node
@@ -121,8 +122,7 @@ class LocalServer:
         self._stop.make()
         if self._signals == 1 and self._loading:
             # Not through the console's objects, which the main thread may be holding.
-            with contextlib.suppress(OSError):
-                os.write(1, b"\nstopping: what was loading is given up, and everything stops\n")
+            print_at_once(b"\nstopping: what was loading is given up, and everything stops\n")
         if self._signals == 3:  # a later one interrupts this, and must not end the process before all others are killed
             adopt_orphans()
             kill_all()

@@ -21,6 +21,7 @@ for _ in range(100):
     Console().print("and another")
 print("done", file=sys.stderr)
 """
+QUICK = "from app.cli import standard_streams; standard_streams._Lossy._patience_s = 0.1; outlive_readers()"
 
 
 def test_a_server_goes_on_when_nobody_reads_what_it_prints() -> None:
@@ -30,6 +31,22 @@ def test_a_server_goes_on_when_nobody_reads_what_it_prints() -> None:
         for out in (unread, full):
             done = subprocess.run([sys.executable, "-c", PRINTS], stdout=out, stderr=subprocess.PIPE, check=False)
             assert (done.returncode, done.stderr) == (0, b"done\n")
+
+
+def test_a_reader_that_stands_still_holds_up_nobody_and_has_the_next_lines_when_it_reads_again() -> None:
+    reading, writing = os.pipe()
+    prints = PRINTS.replace('"a line"', '"a line" + 9999 * "."').replace("\noutlive_readers()", "\n" + QUICK)
+    script = prints + "sys.stdin.read(1)\nprint('read again', flush=True)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE
+    ) as stuck:
+        os.close(writing)
+        assert stuck.stderr is not None and stuck.stderr.readline() == b"done\n"
+        with open(reading, "rb") as reader:
+            assert reader.read(8192).startswith(b"a line....")
+            stuck.communicate(b".", timeout=60)
+            assert reader.read().endswith(b"read again\n")
+    assert stuck.returncode == 0
 
 
 def test_what_is_read_comes_as_it_was_printed() -> None:
