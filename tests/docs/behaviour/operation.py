@@ -78,6 +78,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_console_pipe.py::"
         "test_a_console_that_does_not_read_keeps_nobody_waiting_and_what_was_dropped_is_counted",
     ),
+    "A console that stands still": (
+        "app/cli/test_standard_streams.py::"
+        "test_a_reader_that_stands_still_holds_up_nobody_and_has_the_next_lines_when_it_reads_again",
+    ),
     "All lines are in Ray's log folder": (NAMESAKES + "test_what_a_model_prints_and_logs_appears_with_its_name",),
     "On a terminal, a table shows the models": (
         "app/cli/test_progress.py::test_the_table_is_never_taller_than_the_terminal",
