@@ -1,6 +1,7 @@
 """Reads whole model repositories into a snapshot."""
 
 import os
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -248,7 +249,9 @@ def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]
             path = os.path.join(folder.address, name)
             findings.append(Finding("warning", path, 1, 1, "no model, as it has no config.pbtxt; ignored"))
         elif not is_text(name):  # which no client could be told of
-            remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
+            read = sys.getfilesystemencoding()
+            hint = "" if read == "utf-8" else f" as Python reads it here, which is {read} (PYTHONUTF8=1 changes that)"
+            remark = f"folder {name!a} is no model, as its name is not UTF-8 text{hint}; ignored"
             findings.append(Finding("warning", folder.path, 1, 1, remark))
         else:
             models.append(name)

@@ -1,4 +1,5 @@
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -249,6 +250,13 @@ def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> 
     assert [finding.message for finding in snapshot.findings] == [
         "folder 'bad\\udcff' is no model, as its name is not UTF-8 text; ignored"
     ]
+
+
+def test_an_encoding_of_names_that_hides_models_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, python_model("bad\udcff"))
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    (finding,) = load_repositories([str(tmp_path)], LoaderOptions(), None).findings
+    assert "not UTF-8 text as Python reads it here, which is ascii (PYTHONUTF8=1 changes that); " in finding.message
 
 
 def test_a_folder_that_cannot_be_looked_at_is_its_own_models_fault_alone(tmp_path: Path) -> None:
