@@ -43,6 +43,14 @@ def title_of(process: psutil.Process) -> str:
         return ""
 
 
+def name_of(process: psutil.Process) -> str:
+    """Return a process's name; "" when it has ended, as workers do while Serve starts."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0, poll_s: float = 0.1) -> T:
     """Ask until the answer is true, and return it; the one place where a test sleeps.
 

@@ -23,6 +23,8 @@ class RayWatch:
         """Make it; `patience_s` says how long the main thread has when Ray has ended."""
         self._ray = ray
         self._patience_s = patience_s
+        self._stderr = sys.stderr
+        """As it is now: the main thread may have put another in its place when the end comes."""
         self._over = threading.Event()
         self._ending = threading.Lock()
 
@@ -47,5 +49,5 @@ class RayWatch:
         with self._ending:
             if not self._over.is_set():
                 end_everything()
-                print(f"error: {reason}", file=sys.stderr, flush=True)
+                print(f"error: {reason}", file=self._stderr, flush=True)
                 os._exit(_EXIT_CODE)

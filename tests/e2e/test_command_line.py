@@ -17,7 +17,19 @@ import psutil
 import pytest
 
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
-from tests.serving import EAGLERAY, Process, Server, environment, infer_path, run, slower, tensor, title_of, wait_until
+from tests.serving import (
+    EAGLERAY,
+    Process,
+    Server,
+    environment,
+    infer_path,
+    name_of,
+    run,
+    slower,
+    tensor,
+    title_of,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -366,7 +378,7 @@ def test_a_second_sigterm_once_ray_ends_changes_nothing(digits: Path, tmp_path: 
     try:
         server.wait_for("LOADING")
         started = set(server.descendants())
-        (raylet,) = [process for process in started if process.name() == "raylet"]
+        (raylet,) = [process for process in started if name_of(process) == "raylet"]
         server.send_signal(signal.SIGTERM)
         wait_until(lambda: not raylet.is_running(), "the end of Ray", poll_s=0.01)
         server.send_signal(signal.SIGTERM)
@@ -403,7 +415,7 @@ def test_a_server_whose_ray_has_ended_ends_with_1(digits: Path, tmp_path: Path, 
         started = set(server.descendants())
         folders = node_folders(started)
         assert folders or moment != "it serves"
-        (killed,) = [process for process in started if process.name() == name]
+        (killed,) = [process for process in started if name_of(process) == name]
         killed.kill()
         assert server.exit_code(timeout_s=30 * slower()) == 1
         assert f"error: Ray's {name} has ended" in server.log()
@@ -429,9 +441,9 @@ def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
     done = run(EAGLERAY, "serve", "--model-repository", str(digits), *ports, env=env)
     assert done.returncode == 1
-    first, logs = done.stderr.strip().splitlines()
-    assert first.startswith("error: Ray did not start: ") and "/proc/nowhere" in first
-    assert logs.strip().startswith("logs: /proc/nowhere/ray/session_latest/logs")
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: Ray did not start: its folder, /proc/nowhere/ray, cannot be written: ")
+    assert line.endswith("; set RAY_TMPDIR to one that can")
 
 
 def test_exit_on_error_ends_with_1_when_a_model_is_broken(broken_repository: Path, tmp_path: Path) -> None:
