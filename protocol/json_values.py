@@ -34,8 +34,10 @@ def cut_values(text: bytes) -> tuple[bytes, list[bytes]]:
 def _array_end(text: bytes, start: int) -> int:
     """Return where the array ends that starts there, -1 if it does not."""
     end = text.find(b"]", start)
-    if end < 0 or (text.find(b"[", start + 1, end) < 0 and text.find(b'"', start, end) < 0):
-        return end + 1 or -1
+    if end < 0:
+        return -1
+    if text.find(b"[", start + 1, end) < 0 and text.find(b'"', start, end) < 0:
+        return end + 1
     depth = 0
     for mark in _MARK.finditer(text, start):
         first = text[mark.start()]

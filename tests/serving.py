@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +49,15 @@ def name_of(process: psutil.Process) -> str:
         return process.name()
     except psutil.Error:
         return ""
+
+
+def node_folders(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Return the folders in shared memory that processes use."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {Path(each.path).parent for each in process.open_files() if "/eagleray-nodes-" in each.path}
+    return found
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0, poll_s: float = 0.1) -> T:

@@ -1,6 +1,5 @@
 """The commands, run as a user runs them: what they print, and how they end."""
 
-import contextlib
 import json
 import os
 import re
@@ -10,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -24,6 +23,7 @@ from tests.serving import (
     environment,
     infer_path,
     name_of,
+    node_folders,
     run,
     slower,
     tensor,
@@ -425,15 +425,6 @@ def test_a_server_whose_ray_has_ended_ends_with_1(digits: Path, tmp_path: Path, 
         assert len(set(sessions.glob(f"session_*_{server.pid}")) - before) == 1, "another Ray was started"
     finally:
         server.kill()
-
-
-def node_folders(processes: Iterable[psutil.Process]) -> set[Path]:
-    """Return the folders in shared memory that processes use."""
-    found = set()
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            found |= {Path(each.path).parent for each in process.open_files() if "/eagleray-nodes-" in each.path}
-    return found
 
 
 def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ def read(codec: HttpInferCodec | GrpcInferCodec, body: bytes, json_length: int |
     return told(request)
 
 
+def assert_read_alike(kind: type[HttpInferCodec] | type[GrpcInferCodec], body: bytes, mutant: bytes) -> None:
+    codec = kind(MODEL, "1")
+    read(codec, body)
+    for each in (mutant, body, mutant):
+        assert read(codec, each) == read(kind(MODEL, "1", FORGETFUL), each)
+
+
 def told(request: InferRequest) -> tuple[Any, ...]:
     inputs = {name: (array.dtype, array.shape, array.tolist()) for name, array in request.inputs.items()}
     about = (request.id, request.rows, request.parameters, request.priority, request.timeout_us, request.flags)
@@ -113,10 +120,7 @@ def mutants(draw: st.DrawFn, bodies: list[bytes], words: tuple[bytes, ...]) -> t
 @example((REQUESTS[0], REQUESTS[0].replace(b"[1.5", b'["')))
 @example((b'{"x":{"data":[]},"inputs":[{"d\\u0061ta":[],"name":"data","datatype":"FP32","shape":[1,0]}]}', REQUESTS[0]))
 def test_what_is_like_a_known_request_is_read_as_if_it_were_not_known(pair: tuple[bytes, bytes]) -> None:
-    codec = HttpInferCodec(MODEL, "1")
-    read(codec, pair[0])
-    for body in (pair[1], pair[0], pair[1]):
-        assert read(codec, body) == read(HttpInferCodec(MODEL, "1", FORGETFUL), body)
+    assert_read_alike(HttpInferCodec, *pair)
 
 
 def test_values_elsewhere_are_never_taken_for_an_inputs() -> None:
@@ -219,10 +223,7 @@ def test_a_message_makes_room_for_others_of_its_length_when_it_no_longer_comes()
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutants([*TYPED, *UNTYPED], FIELDS))
 def test_what_is_like_a_known_message_is_read_as_if_it_were_not_known(pair: tuple[bytes, bytes]) -> None:
-    codec = GrpcInferCodec(MODEL, "1")
-    read(codec, pair[0])
-    for body in (pair[1], pair[0], pair[1]):
-        assert read(codec, body) == read(GrpcInferCodec(MODEL, "1", FORGETFUL), body)
+    assert_read_alike(GrpcInferCodec, *pair)
 
 
 def test_values_are_cut_out_of_strings_and_nested_arrays_whole() -> None:
