@@ -127,7 +127,7 @@ class Ingress:
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
         self._host.calls.neighbours = neighbours
         self._files = OverrideFiles(node.path, KeptFiles(table, own.app_name))
-        self._host.files = self._files
+        self._host.loads.files = self._files
         self._mark = ListeningMark(node)
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)

@@ -25,8 +25,9 @@ from deployments.control.embedded_reports import EmbeddedReports
 from deployments.control.former_places import Version
 from deployments.control.postponed import reasons_of
 from deployments.control.second_tries import SecondTries
+from deployments.control.trial_parts import may_come_back
 from deployments.log.line_format import about
-from deployments.replica.hosted_model import HostedModel, Packages, key_of, packages_by_name
+from deployments.replica.hosted_model import Packages, key_of, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.copied_ensembles import copied_ensembles
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place, Plan
@@ -85,7 +86,7 @@ class ModelTable:
         self.refused = refused
         self._postponed = reasons_of(desired.postponed)
         self._take_models(desired)
-        packages = packages_by_name(desired.plan)
+        packages = packages_by_name(desired.plan, may_come_back(desired))
         self._json = {name: known for name, known in self._json.items() if name in desired.snapshot.models}
         self._embedded = _hosted_rows(desired.plan.embedded, packages)
         self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
@@ -392,7 +393,7 @@ class ModelTable:
 
 
 def _hosted_rows(models: Iterable[ModelPlan], packages: Packages) -> dict[str, dict[str, Any]]:
-    return {f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict() for model in models}
+    return {f"{model.name}/{model.version}": packages.told(model) for model in models}
 
 
 def _deployment_row(deployment: DeploymentPlan) -> list[Any]:

@@ -12,6 +12,7 @@ from ray import serve
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
 from deployments.control.group_deployment import deployment_options, group_application, user_config, waits_s
+from deployments.control.trial_parts import may_come_back
 from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import (
     application_owners,
@@ -130,7 +131,8 @@ class Reconciler:
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
         self._deployed = {app: self._deployed[app] for app in kept}
         self._former = {app for app in self._former if app in owners and self._is_own(app, owners)}
-        packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
+        packages = packages_by_name(desired.plan, may_come_back(desired))
+        places, traffic = _places(desired.plan), desired.traffic
         packages.take_told(self._packages, desired.plan)
         self._packages = packages
         refused = self._refusals(desired, owners)

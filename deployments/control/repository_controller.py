@@ -37,9 +37,10 @@ from deployments.control.serve_clock import ServeClock
 from deployments.control.shared_look import SharedLook
 from deployments.control.sole_application import require_sole
 from deployments.control.state_store import StateStore
-from deployments.control.status_reader import StatusReader, Verdict, tried
+from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
 from deployments.control.trial_ends import TrialEnds
+from deployments.control.trial_parts import tried
 from deployments.control.waiting_models import WaitingModels
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_counters import NodeCounters

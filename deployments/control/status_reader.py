@@ -15,6 +15,7 @@ from ray.util import get_node_ip_address
 from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable, untried
+from deployments.control.trial_parts import tried_parts
 from deployments.log.line_format import about
 from deployments.ray_folder import ray_folder
 from deployments.replica.hosted_model import Packages, packages_by_name
@@ -119,7 +120,7 @@ class StatusReader:
         self.told = frozenset(
             each.app_name for each in packed if described.get(each.place) and _is_healthy(each, applications)
         )
-        waits = any(deployment is None for trial in desired.trials for deployment, _ in _parts(desired, trial))
+        waits = any(deployment is None for trial in desired.trials for deployment, _ in tried_parts(desired, trial))
         ingresses = await asyncio.to_thread(self._ingresses) if waits else ()
         if table.plan is not desired.plan:
             self._replaced.update(described)
@@ -294,7 +295,7 @@ class StatusReader:
             reasons: dict[str, dict[int, str]] = {}
             for name in trial.before.keys() & desired.plan.unplaced.keys():
                 reasons[name] = {1: desired.plan.unplaced[name]}
-            for deployment, model in _parts(desired, trial):
+            for deployment, model in tried_parts(desired, trial):
                 digest = packages.told(model)["digest"]
                 if deployment is None:
                     reason = table.reports.reason((model.name, model.version), digest, ingresses)
@@ -346,24 +347,6 @@ class _Part(NamedTuple):
     def failure(self) -> str:
         device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
-
-
-def tried(desired: DesiredState) -> set[Place]:
-    """Return the deployments of new versions that are on trial."""
-    parts = (part for trial in desired.trials for part in _parts(desired, trial))
-    return {deployment.place for deployment, _ in parts if deployment is not None}
-
-
-def _parts(desired: DesiredState, trial: Trial) -> Iterable[tuple[DeploymentPlan | None, ModelPlan]]:
-    """Yield what runs the new versions of a trial: deployments, or None for what ingresses host."""
-
-    def new(model: ModelPlan) -> bool:
-        tried = model.name in trial.before and not model.leaving
-        return tried and model.package in desired.snapshot.models[model.name].packages
-
-    for deployment in desired.plan.deployments:
-        yield from ((deployment, model) for model in filter(new, deployment.models))
-    yield from ((None, model) for model in filter(new, desired.plan.embedded))
 
 
 def _part(

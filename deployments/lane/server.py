@@ -8,7 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -31,10 +31,11 @@ from deployments.lane.frames import (
     Kind,
     LaneProtocolError,
 )
+from deployments.lane.lane_model import LaneModel
 from deployments.lane.lone_requests import LoneRequests
-from deployments.lane.slow_codec import Encoded, SlowCodec
+from deployments.lane.slow_codec import Encoded
 from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
-from deployments.lane.wire import LONG_BYTES, WireCodec
+from deployments.lane.wire import LONG_BYTES
 from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
 from protocol.errors import Cancelled, Internal, QueueFull, ServingError, Unavailable, UnknownSequence
@@ -49,36 +50,6 @@ MAX_MODELS: Final = 1 << 16
 """As many as a frame can name."""
 MAX_STRANGERS: Final = 64
 """Connections that have not said the secret yet; one more, and the oldest of them is closed."""
-
-
-class LaneModel(Protocol):
-    """What the lane needs of a loaded model version."""
-
-    codecs: tuple[WireCodec, ...]
-    slow: SlowCodec
-    capacity: int
-    sequence_idle_us: int
-    says_ready: bool
-    gpus: Sequence[str]
-    interface: str
-
-    def end_sequence(self, sequence_id: int | str) -> None:
-        """End a sequence that has started anew in another replica."""
-        ...
-
-    def follow(self, request: InferRequest, trace: Trace) -> None:
-        """Trace a request that is about to be submitted."""
-        ...
-
-    @property
-    def submit_request(self) -> Callable[[InferRequest], None]:
-        """Takes a request."""
-        ...
-
-    @property
-    def cancel_request(self) -> Callable[[InferRequest], None]:
-        """Gives a request up."""
-        ...
 
 
 class LaneServer:
@@ -150,7 +121,9 @@ class LaneServer:
         before = self.models.get(index)
         if model is not None and before is not None and before.interface != model.interface:
             self._former[index] = key
-            index = self._new_index()
+            index = next((each for each in self._former if self.models[each] is model), MAX_MODELS)
+            if self._former.pop(index, None) is None:  # else it is back
+                index = self._new_index()
         if model is not None or fault:
             self._rows[key] = index, fault
         else:

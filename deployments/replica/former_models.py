@@ -1,10 +1,12 @@
-"""What served as model versions until their interfaces changed, for ensembles that are made for those."""
+"""What served as model versions until others were loaded in their place, as far as it may be wanted again."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from deployments.core.core import Core
+from deployments.replica.changes import Key
+from deployments.replica.hosted_model import KEEPS_FORMER
 from deployments.replica.served_model import ServedModel
 from protocol.infer import InferRequest
 
@@ -14,13 +16,17 @@ _POLL_S: Final = 0.1
 
 
 class FormerModels:
-    """Keeps one of each version, as long as it is asked; `gone` hears of each that is given nothing more."""
+    """Keeps one of each version while that is on trial, and one that had another interface as long as it is asked.
+
+    `gone` hears of each that is given nothing more.
+    """
 
     def __init__(self, core: Core, now_s: Callable[[], float]) -> None:
         self.gone: Callable[[ServedModel], None] = lambda _: None
         self._core = core
         self._now_s = now_s
-        self._kept: dict[tuple[str, int], ServedModel] = {}
+        self._kept: dict[Key, ServedModel] = {}
+        self._may_come_back: dict[Key, ServedModel] = {}
 
     async def until_unasked(self, served: ServedModel) -> None:
         """Return when a version that has another interface now is asked no more, or there is another one to keep."""
@@ -41,6 +47,28 @@ class FormerModels:
         self._core.forget_former(served.model)
         self.gone(served)
 
-    def drop(self, name: str, version: int) -> None:
-        """Keep nothing of a version any more."""
-        self._kept.pop((name, version), None)
+    def keep(self, served: ServedModel) -> ServedModel | None:
+        """Keep what a version on trial has taken the place of; returns what was kept for a trial before that."""
+        key = served.model_name, served.version
+        before = self._may_come_back.get(key)
+        self._may_come_back[key] = served
+        return before
+
+    def take_back(self, key: Key, digest: str) -> ServedModel | None:
+        """Return what a version was before its trial, to serve as that again, if it has this digest."""
+        kept = self._may_come_back.get(key)
+        return self._may_come_back.pop(key) if kept is not None and kept.digest == digest else None
+
+    def past_trial(self, wanted: Mapping[Key, dict[str, Any]]) -> list[ServedModel]:
+        """Return what is kept no longer as it is on trial no more, and is not wanted again."""
+        over = [
+            key
+            for key, kept in self._may_come_back.items()
+            if key in wanted and not wanted[key].get(KEEPS_FORMER) and wanted[key]["digest"] != kept.digest
+        ]
+        return [self._may_come_back.pop(key) for key in over]
+
+    def drop(self, key: Key) -> ServedModel | None:
+        """Keep nothing of a version any more; returns what it was before its trial."""
+        self._kept.pop(key, None)
+        return self._may_come_back.pop(key, None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from google.protobuf import json_format
@@ -27,6 +27,9 @@ from repository_loader.package import (
 from repository_loader.serialisation import package_from_dict, package_to_dict
 from repository_loader.storage.model_source import ModelSource, provide
 from repository_loader.storage.remote_store import StorageError
+
+KEEPS_FORMER: Final = "keeps_former"
+"""That what a version replaces is kept, as it was loaded; it is as much the same version without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +170,20 @@ def release(held: Sequence[int]) -> None:
 
 
 class Packages(dict[str, ModelPackage]):
-    """Every model of a plan, the highest version of each; `mixed` are those whose versions are not asked alike."""
+    """Every model of a plan, the highest version of each; `mixed` are those whose versions are not asked alike.
+
+    Of versions that `may_come_back` the processes keep what ran before, as long as it is told so.
+    """
 
     def __init__(
-        self, packages: Mapping[str, ModelPackage] = MappingProxyType({}), mixed: Set[str] = frozenset()
+        self,
+        packages: Mapping[str, ModelPackage] = MappingProxyType({}),
+        mixed: Set[str] = frozenset(),
+        may_come_back: Set[tuple[str, int]] = frozenset(),
     ) -> None:
         super().__init__(packages)
         self.mixed = mixed
+        self._may_come_back = may_come_back
         self._told: dict[int, tuple[ModelPlan, dict[str, Any]]] = {}
 
     def told(self, model: ModelPlan) -> dict[str, Any]:
@@ -181,7 +191,7 @@ class Packages(dict[str, ModelPackage]):
         known = self._told.get(id(model))
         if known is None:
             known = self._told[id(model)] = (model, HostedModel.of(model, self).to_dict())
-        return known[1]
+        return known[1] | {KEEPS_FORMER: True} if (model.name, model.version) in self._may_come_back else known[1]
 
     def take_told(self, former: "Packages", plan: Plan) -> None:
         """Take what is told of those models that an earlier plan had too; of ensembles it follows from their steps."""
@@ -189,7 +199,7 @@ class Packages(dict[str, ModelPackage]):
         self._told.update({id(model): former._told[id(model)] for model in stay})
 
 
-def packages_by_name(plan: Plan) -> Packages:
+def packages_by_name(plan: Plan, may_come_back: Set[tuple[str, int]] = frozenset()) -> Packages:
     """Return the models of a plan; of one that leaves its place, what will be."""
     ordered = sorted(plan.models, key=lambda model: (model.version, not model.leaving))
     packages = {model.name: model.package for model in ordered}
@@ -200,7 +210,7 @@ def packages_by_name(plan: Plan) -> Packages:
         if Signature.from_config(other.package.config).interface
         != Signature.from_config(packages[other.name].config).interface
     }
-    return Packages(packages, mixed)
+    return Packages(packages, mixed, may_come_back)
 
 
 def _label_files(

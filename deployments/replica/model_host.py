@@ -2,45 +2,37 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
-from weakref import WeakSet
 
-from deployments.backends.backend import ModelLoadError
 from deployments.backends.python import metric
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.counts import LOAD_FAILURE, BucketCount, IsGone, Label, Rows
-from deployments.core.latency_recorder import first_response_bounds
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, UNLOAD_TIMEOUT_S, ModelVersion
 from deployments.core.rate_limit import RateLimiter
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import ResponseCache
-from deployments.core.statistics import ModelStatistics
 from deployments.lane.fleet import Fleet
-from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
 from deployments.replica.changes import Changes, Key, in_order, wait_for
 from deployments.replica.former_models import FormerModels
 from deployments.replica.host_router import HostRouter
-from deployments.replica.hosted_model import HostedModel, key_of, release
+from deployments.replica.hosted_loads import HostedLoads
+from deployments.replica.hosted_model import KEEPS_FORMER, key_of, release
 from deployments.replica.late_loads import LateLoads, asked_steps
-from deployments.replica.model_calls import LoadedModel, ModelCalls
-from deployments.replica.model_codecs import input_gpus, wire_codecs
+from deployments.replica.model_calls import ModelCalls
 from deployments.replica.node_counters import NodeCounters
-from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
 from deployments.replica.readiness import Readiness
 from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
-from protocol.errors import ServingError
 from protocol.limits import Limits
 from repository_loader.backend_traits import traits_of
 from repository_loader.ensemble_graph import step_models
@@ -87,20 +79,13 @@ class ModelHost:
         gpu_uuid: str = "",
     ) -> None:
         self._loop = loop
-        self._gpu_uuid = gpu_uuid
-        self._metrics = metrics
         self._changed = changed
         self._shared = shared
-        self._cache = cache
-        self._limiter = limiter
         self._alone = False
-        self._limits = limits
         self._counters = counters
         metric.export_to(lambda: counters, counters.folder if isinstance(counters, NodeCounters) else "")
         self._clock = LoopClock(loop)
-        self._counting: WeakSet[ModelStatistics] = WeakSet()
         self._retry_count = retry_count
-        self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
         self._slow_queue = WorkQueue(self._loop, "slow codec", 1)
         self.changes = Changes(loop)
@@ -108,13 +93,26 @@ class ModelHost:
         self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock, self._slow_queue)
         self.calls = ModelCalls(loop, self.core, self.router, self._clock, self._threads)
+        self.loads = HostedLoads(
+            self._clock,
+            self.router,
+            self.calls,
+            self._slow_queue,
+            limits,
+            counters,
+            regions,
+            cache=cache,
+            max_queue_s=max_queue_s,
+            limiter=limiter,
+            metrics=metrics,
+            gpu_uuid=gpu_uuid,
+        )
         self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}
         self.copies: Collection[Key] = ()
         self.meters: RequestMeters | None = None
         self.guard: StallGuard | None = None
         self.unload_timeout_s = UNLOAD_TIMEOUT_S
-        self.files: OverrideFiles | None = None
         self.loading: set[Key] = set()
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
@@ -142,6 +140,8 @@ class ModelHost:
         for key, data in wanted.items():
             if self._digest(key) == data["digest"]:
                 self.failures.pop(key, None)  # of something else, which is wanted no more
+        for former in self.former.past_trial(wanted):
+            self._finish(former)
         self.late.give_up()
         fresh = {key: data for key, data in wanted.items() if data["digest"] not in self._known(key)}
         await self._load_all(fresh, self._load_after_steps)
@@ -227,6 +227,9 @@ class ModelHost:
             while self._wants(key, digest) and self._digest(key) != digest:
                 if self.failed(*key, digest) and not again:
                     return
+                if (former := self.former.take_back(key, digest)) is not None:
+                    self._put_back(key, former)
+                    return
                 self.loading.add(key)
                 try:
                     with self._patiently():
@@ -247,57 +250,15 @@ class ModelHost:
         return reason
 
     async def _try(self, key: Key, data: dict[str, Any]) -> str:
-        """Load a version and serve it; returns why that is not possible, "" when it is."""
-        started = time.monotonic()
-        name, version = key
-        held: list[int] = []
-        model: ModelVersion | None = None
-        calls = LoadedModel(self.calls)
-        try:
-            await self._bring(data)
-            hosted = await asyncio.to_thread(HostedModel.from_dict, data)
-            signatures = hosted.step_signatures()
-            self.router.set_signatures(signatures)
-            hosted, held = await asyncio.to_thread(hosted.provided)
-            labels = hosted.read_labels()
-            model = await loader.load(
-                hosted.package,
-                hosted.specs,
-                self._clock,
-                self.router,
-                signatures,
-                None if self._cache is None else self._cache.of(data["digest"]),
-                self._max_queue_s,
-                calls,
-                self._limiter,
-            )
-            calls.loading = False
-            self._allow_inline(model)
-            on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
-            gpus = await asyncio.to_thread(input_gpus, hosted)
-            if not self._wants(key, data["digest"]):
-                await model.close()
-                release(held)
-                return ""
-            model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
-            self._counting.add(model.statistics)
-            model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            given = model.signature, str(version), self._limits, labels, self.regions
-            codecs, slow_codecs = (wire_codecs(*given, on_gpus=bool(gpus)) for _ in range(2))
-        except ModelLoadError as error:
-            release(held)
-            return error.reason or "it did not load"
-        except Exception as error:
-            logger.exception("failed to load '%s' version %d", name, version, extra=about(name, version))
-            if model is not None:
-                await model.close()
-            release(held)
-            return f"{type(error).__name__}: {error}"
-        old, slow = self.served.get(key), SlowCodec(slow_codecs, self._slow_queue)
-        if old is not None and old.sequence_idle_us and old.model.package.runs_as(model.package):
-            model.follow(old.model)  # first, as it changes what takes the requests
-        load_s = time.monotonic() - started
-        self._serve(key, ServedModel(model, codecs, slow, gpus, digest=data["digest"], load_s=load_s, held=held))
+        """Load a version and serve it; returns why that is not possible, "" when it is, or it is wanted no longer."""
+        result = await self.loads.load(data, partial(self._wants, key, data["digest"]))
+        if result is None or isinstance(result, str):
+            return result or ""
+        self._allow_inline(result.model)
+        old = self.served.get(key)
+        if old is not None and old.sequence_idle_us and old.model.package.runs_as(result.model.package):
+            result.go_on_with_sequences(old.model)
+        self._serve(key, result)
         return ""
 
     def _serve(self, key: Key, served: ServedModel) -> None:
@@ -305,7 +266,7 @@ class ModelHost:
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)
-        model, old, asked = served.model, self.served.get(key), self._asked_by(key)
+        model, old = served.model, self.served.get(key)
         self.served[key] = served
         self.core.add(model)
         level = logging.DEBUG if key in self.copies else logging.INFO
@@ -316,21 +277,30 @@ class ModelHost:
             self._readiness.forget(old)
         self._changed(*key, served)
         self.late.routes_changed()
+        if old is not None and self._wanted[key].get(KEEPS_FORMER):
+            old = self.former.keep(old)
         if old is not None:
-            self.changes.finish(self._close(old, model), asked)
+            self._finish(old)
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
 
+    def _put_back(self, key: Key, former: ServedModel) -> None:
+        """Serve what a version was before its trial, whose files may be others by now."""
+        tried = self.served[key].model
+        tried.older = None  # what it has left there is here
+        former.ready = True
+        if former.sequence_idle_us and former.model.package.runs_as(tried.package):
+            former.go_on_with_sequences(tried)
+        self._serve(key, former)
+        self._alive_changed(key, former)
+
+    def _finish(self, old: ServedModel) -> None:
+        """Have what a version was until now answer what it has taken."""
+        new = self.served[old.model_name, old.version].model
+        self.changes.finish(self._close(old, new), step_models(old.model.package.config))
+
     def _patiently(self) -> AbstractContextManager[None]:
         return nullcontext() if self.guard is None else self.guard.patient()
-
-    async def _bring(self, data: dict[str, Any]) -> None:
-        """Have the files here that a client has sent for a model."""
-        if self.files is not None:
-            try:
-                await asyncio.to_thread(self.files.bring, data)
-            except ServingError as error:
-                raise ModelLoadError(error.message) from error
 
     def _alive_changed(self, key: Key, served: ServedModel) -> None:
         """Offer a version only while it has an instance that lives; those that die are started again."""
@@ -393,7 +363,7 @@ class ModelHost:
         async with self.changes.turn(key):
             if key in self._wanted:
                 return
-            self.former.drop(*key)
+            former = self.former.drop(key)
             self.failures.pop(key, None)
             self.faults.pop(key, None)
             self._down.discard(key)
@@ -403,23 +373,22 @@ class ModelHost:
                 self._readiness.forget(served)
                 self.core.remove(*key)
                 self._changed(*key, None)
-        if served is not None:  # it may be loaded again meanwhile
-            with self._patiently():
-                await served.slow.all_decoded(timeout_s)
-                await served.model.close(timeout_s)
-            counts = served.model.statistics.counts
-            counts.load_duration_ns = counts.cache_count = 0
-            release(served.held)
+        # They may be loaded again meanwhile.
+        await asyncio.gather(*(self._close_unloaded(each, timeout_s) for each in (served, former) if each is not None))
+
+    async def _close_unloaded(self, served: ServedModel, timeout_s: float) -> None:
+        self.core.forget_former(served.model)
+        self.former.gone(served)
+        with self._patiently():
+            await served.slow.all_decoded(timeout_s)
+            await served.model.close(timeout_s)
+        counts = served.model.statistics.counts
+        counts.load_duration_ns = counts.cache_count = 0
+        release(served.held)
 
     def let_go(self, is_gone: IsGone) -> None:
-        """Have models that were unloaded count in their rows no longer, where their version is gone.
-
-        Parts of a model refer to each other in circles, which may stay in memory for long.
-        """
-        for statistics in list(self._counting):
-            if statistics.whose not in self.served and is_gone(*statistics.whose):
-                statistics.let_go()
-                self._counting.discard(statistics)
+        """Have models that were unloaded count in their rows no longer, where their version is gone."""
+        self.loads.let_go(is_gone, self.served)
 
     def target(self, name: str, version: int = -1) -> LocalTarget | None:
         """Return a target for a hosted model (-1: the highest version), None when it is not hosted."""

@@ -154,7 +154,7 @@ class ModelReplica:
         self._lane.spill = load["spill"]
         if not self._neighbours.directory.known:
             self._host.router.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
-        self._host.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
+        self._host.loads.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
         applied = self._in_background(self._host.apply(load["models"]))
         if self._listening:
             return

@@ -62,6 +62,11 @@ class ServedModel:
         self.capacity = rows * (1 if model.pool is None else model.pool.instance_count)
         self.sequence_idle_us = int(config.sequence_batching.max_sequence_idle_microseconds)
 
+    def go_on_with_sequences(self, older: ModelVersion) -> None:
+        """Leave the sequences that are under way to what has served in this one's place."""
+        self.model.follow(older)
+        self.submit_request, self.cancel_request = self.model.submit, self.model.cancel
+
     def follow(self, request: InferRequest, trace: Trace) -> None:
         """Trace a request that is about to be submitted."""
         follow(request, trace, self.model, monotonic_ns)

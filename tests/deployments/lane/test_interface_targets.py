@@ -53,6 +53,29 @@ def test_an_interface_that_comes_back_is_that_of_what_serves() -> None:
     asyncio.run(run())
 
 
+def test_what_serves_again_as_before_answers_what_was_on_its_way_to_it() -> None:
+    async def run() -> None:
+        async with Lanes() as lanes:
+            fleet, server = lanes.fleet, lanes.replicas[0].server
+            before, tried = echo("before"), echo("tried")
+            server.set_model("m", 1, before)
+            await lanes.until(lambda: fleet.target("m", 1, "before") is not None)
+            sinks = [asked(fleet.target("m"))]  # are on their way when the model changes
+            server.set_model("m", 1, tried)
+            await lanes.until(lambda: fleet.target("m", 1, "tried") is not None)
+            sinks += [asked(fleet.target("m", 1, interface)) for interface in ("before", "tried")]
+            server.set_model("m", 1, before)
+            server.forget_former(before)  # is not what serves
+            await lanes.until(lambda: (len(before.held), len(tried.held)) == (2, 1))
+            await lanes.until(lambda: fleet.target("m", 1, "before") is fleet.target("m"))
+            assert [*server.models.values()].count(before) == 1 and not any(sink.done.is_set() for sink in sinks)
+            server.forget_former(tried)
+            await lanes.until(lambda: fleet.target("m", 1, "tried") is None)
+            assert before in server.models.values() and tried not in server.models.values()
+
+    asyncio.run(run())
+
+
 def test_of_two_replicas_those_are_asked_that_have_changed_or_have_not() -> None:
     async def run() -> None:
         async with Lanes(2) as lanes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deployments.core.counts import Totals
-from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.hosted_model import KEEPS_FORMER, HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import InvalidArgument, ServingError
@@ -68,14 +68,16 @@ class Sums:
     def finalized(self) -> int:
         return len(self._log.read_text()) if self._log.exists() else 0
 
-    async def load(self, instances: int, revision: str = "") -> None:
+    async def load(self, instances: int, revision: str = "", *, on_trial: bool = False) -> None:
         (self._root / "sums" / "config.pbtxt").write_text(CONFIG % instances)
         snapshot = load_repositories([str(self._root)], LoaderOptions(), None)
         plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
         (only,) = plan.deployments[0].models
         told = HostedModel.of(only, packages_by_name(plan)).to_dict()
         told["package"]["revision"] = revision
-        await self.host.apply([told | {"digest": f"{instances} {revision}"}])
+        await self.host.apply(
+            [told | {"digest": f"{instances} {revision}"} | ({KEEPS_FORMER: True} if on_trial else {})]
+        )
         assert not self.host.failures
 
     async def add(self, sequence: int, number: int, **flags: bool) -> int:

@@ -167,7 +167,7 @@ def test_a_model_whose_files_find_no_room_on_the_node_fails_and_harms_no_other(t
 
     async def check() -> None:
         host = await host_of(one)
-        host.files = OverrideFiles(tmp_path / "there", kept)
+        host.loads.files = OverrideFiles(tmp_path / "there", kept)
         with full_disk():
             await host.apply([one, two, sent])
         assert set(host.served) == {("one", 1), ("two", 1)}
