@@ -198,6 +198,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
     ),
     "When any version of a load fails": (RELOADS + "test_what_served_serves_on_when_its_successor_does_not_load",),
+    "Of what is loaded together": (
+        "deployments/replica/test_put_back.py::"
+        "test_what_was_there_before_a_trial_that_fails_is_back_though_its_files_are_others",
+        "deployments/replica/test_put_back.py::test_it_goes_when_the_trial_has_succeeded",
+        "deployments/control/test_trial_parts.py::"
+        "test_models_that_change_together_may_come_back_until_they_are_on_trial_no_more",
+    ),
+    "Requests for one of them alone": (RELOADS + "test_an_ensemble_and_steps_in_other_processes_change_together",),
     "The index shows a new version that failed": (
         "e2e/test_poll.py::test_models_follow_the_repository",
         "deployments/control/test_desired_state.py::"
