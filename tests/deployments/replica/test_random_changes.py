@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from deployments.backends.backend import ModelLoadError
 from deployments.core.counts import Totals
 from deployments.replica.changes import Key
-from deployments.replica.hosted_model import HostedModel, key_of
+from deployments.replica.hosted_model import KEEPS_FORMER, HostedModel, key_of
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.limits import Limits
@@ -53,6 +54,8 @@ class GatedBackend:
     """The backend `gated`, whose loads end when, and as, the test says."""
 
     gates: list[Gate]
+    loads: Counter[tuple[Key, str]]
+    """By version and revision."""
     made: list[Doubler]
     closed = False
     """Whether loads wait at gates."""
@@ -62,7 +65,7 @@ class GatedBackend:
 
     @classmethod
     def begin(cls) -> None:
-        cls.gates, cls.made, cls.closed = [], [], True
+        cls.gates, cls.loads, cls.made, cls.closed = [], Counter(), [], True
 
     @classmethod
     def open_all(cls) -> None:
@@ -71,7 +74,7 @@ class GatedBackend:
             cls.gates.pop().open()
 
     def load(self, package: ModelPackage, specs: list[InstanceSpec]) -> list[Doubler]:
-        del package
+        self.loads[(package.name, package.version), package.revision] += 1
         gate = Gate()
         self.gates.append(gate)
         if not self.closed:
@@ -99,6 +102,12 @@ class Changing:
         self._number = 0
         self._revisions: dict[Key, int] = {}
         self._before: dict[Key, int] = {}
+        self._tried: dict[Key, int] = {}
+        """What was wanted of the versions that are on trial before they were."""
+        self._kept: dict[Key, int] = {}
+        """What of it served then."""
+        self._back: dict[tuple[Key, int], int] = {}
+        """What of it was wanted again, and how often it had been loaded."""
         self._asked: set[asyncio.Task[Any]] = set()
         self._served: dict[Key, str] = {}
         self.wanted: dict[Key, str] = {}
@@ -116,9 +125,13 @@ class Changing:
 
     def step(self) -> None:
         """Want something else, end a load, or have something tried again."""
-        what = self._chance.choice(["want", "end", "end", "end", "try"])
+        what = self._chance.choice(["want", "end", "end", "end", "try", "trial"])
         if what == "want":
             self._want()
+        elif what == "trial" and self._tried:
+            self._end_trial(fails=self._chance.random() < 0.5)
+        elif what == "trial":
+            self._begin_trial()
         elif what == "end" and GatedBackend.gates:
             gate = GatedBackend.gates.pop(self._chance.randrange(len(GatedBackend.gates)))
             gate.open(fails=self._chance.random() < 0.3)
@@ -127,16 +140,46 @@ class Changing:
 
     def _want(self) -> None:
         before = dict(self._revisions)
-        for key in self._chance.sample([*MODELS, *ENSEMBLES], self._chance.randint(1, 3)):
+        others = [key for key in [*MODELS, *ENSEMBLES] if key not in self._tried]
+        for key in self._chance.sample(others, min(len(others), self._chance.randint(1, 3))):
             self._number += 1
             self._revisions[key] = self._number
             if self._chance.random() < 0.3:
                 del self._revisions[key]
         if self._chance.random() < 0.3:
-            self._revisions = self._before  # as it was
+            tried = {key: revision for key, revision in self._revisions.items() if key in self._tried}
+            self._revisions = self._before | tried  # as it was
         self._before = before
-        rows = [self._row(key, revision) for key, revision in self._revisions.items()]
+        self._apply()
+
+    def _begin_trial(self) -> None:
+        """Want other versions of some of what is wanted, which are kept until the trial ends."""
+        serves = self._loaded_as_wanted()
+        for key in self._chance.sample([*self._revisions], self._chance.randint(0, len(self._revisions))):
+            self._number += 1
+            self._tried[key], self._revisions[key] = self._revisions[key], self._number
+        self._kept = {key: revision for key, revision in self._tried.items() if key in serves}
+        self._apply()
+
+    def _end_trial(self, *, fails: bool) -> None:
+        """Go on with what was tried, or want what was there before: what of that serves is not loaded again."""
+        tried, self._tried = self._tried, {}
+        for key, revision in tried.items():
+            self._before.pop(key, None)
+            if fails:
+                self._revisions[key] = revision
+            if fails and key in self._kept:
+                self._back[key, revision] = GatedBackend.loads[key, str(revision)]
+        self._apply()
+
+    def _apply(self) -> None:
+        rows = [
+            self._row(key, revision) | ({KEEPS_FORMER: True} if key in self._tried else {})
+            for key, revision in self._revisions.items()
+        ]
         self.wanted = {key_of(row): row["digest"] for row in rows}
+        wanted = {*self._revisions.items(), *self._tried.items()}
+        self._back = {key: count for key, count in self._back.items() if key in wanted}
         self._ask(self.host.apply(rows))
 
     @staticmethod
@@ -156,6 +199,11 @@ class Changing:
         assert self._served.items() & self.wanted.items() <= loaded.items()
         assert self._served.keys() & self.wanted.keys() <= loaded.keys()
         self._served = {key: digest for key, digest in loaded.items() if key in self.wanted}
+        for (key, revision), count in self._back.items():
+            assert GatedBackend.loads[key, str(revision)] == count, "it had been kept"
+
+    def _loaded_as_wanted(self) -> set[Key]:
+        return {key for key, digest in self._loaded() if self.wanted.get(key) == digest}
 
     def _loaded(self) -> Iterator[tuple[Key, str]]:
         return (((row[0], row[1]), row[4]) for row in self.host.report() if not row[2])
@@ -165,6 +213,7 @@ class Changing:
         GatedBackend.open_all()
         await asyncio.gather(*self._asked)
         await self.host.try_again([*self.host.failures])
+        self.check()
         assert dict(self._loaded()) == self.wanted
         assert not self.host.failures and not self.host.loading
 
