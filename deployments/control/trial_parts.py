@@ -28,16 +28,16 @@ def tried(desired: DesiredState) -> set[Place]:
     return {deployment.place for deployment, _ in found if deployment is not None}
 
 
-def may_come_back(desired: DesiredState) -> frozenset[Version]:
-    """Return the versions that change on trial, and whose former ones are wanted again where something else fails.
+def may_come_back(desired: DesiredState) -> dict[Version, str]:
+    """Return the versions that change on trial, and the revisions that are wanted again where something else fails.
 
     What is tried in one process alone has not taken the place of anything when it fails.
     """
     if not desired.trials:
-        return frozenset()
+        return {}
     trials = {name: number for number, trial in enumerate(desired.trials) for name in trial.before}
     process_counts = [0] * len(desired.trials)
-    formers: dict[Version, int] = {}
+    formers: dict[Version, tuple[int, str]] = {}
     plan, before = desired.plan, desired.on_trial
     places = [(deployment, model) for deployment in plan.deployments for model in deployment.models]
     for deployment, model in [*places, *((None, model) for model in plan.embedded)]:
@@ -48,8 +48,8 @@ def may_come_back(desired: DesiredState) -> frozenset[Version]:
         if former != model.package:
             process_counts[trials[model.name]] += _process_count(deployment)
             if former is not None:
-                formers[model.name, model.version] = trials[model.name]
-    return frozenset(version for version, number in formers.items() if process_counts[number] > 1)
+                formers[model.name, model.version] = trials[model.name], former.revision
+    return {version: revision for version, (number, revision) in formers.items() if process_counts[number] > 1}
 
 
 def _process_count(deployment: DeploymentPlan | None) -> int:

@@ -47,12 +47,12 @@ class FormerModels:
         self._core.forget_former(served.model)
         self.gone(served)
 
-    def keep(self, served: ServedModel) -> ServedModel | None:
-        """Keep what a version on trial has taken the place of; returns what was kept for a trial before that."""
-        key = served.model_name, served.version
-        before = self._may_come_back.get(key)
-        self._may_come_back[key] = served
-        return before
+    def keep(self, served: ServedModel, revision: str | None) -> bool:
+        """Keep what has been replaced if it is of the revision that may come back; returns whether it is."""
+        keeps = served.model.package.revision == revision
+        if keeps:
+            self._may_come_back[served.model_name, served.version] = served
+        return keeps
 
     def take_back(self, key: Key, digest: str) -> ServedModel | None:
         """Return what a version was before its trial, to serve as that again, if it has this digest."""
@@ -64,7 +64,9 @@ class FormerModels:
         over = [
             key
             for key, kept in self._may_come_back.items()
-            if key in wanted and not wanted[key].get(KEEPS_FORMER) and wanted[key]["digest"] != kept.digest
+            if key in wanted
+            and wanted[key].get(KEEPS_FORMER) != kept.model.package.revision
+            and wanted[key]["digest"] != kept.digest
         ]
         return [self._may_come_back.pop(key) for key in over]
 

@@ -29,7 +29,7 @@ from repository_loader.storage.model_source import ModelSource, provide
 from repository_loader.storage.remote_store import StorageError
 
 KEEPS_FORMER: Final = "keeps_former"
-"""That what a version replaces is kept, as it was loaded; it is as much the same version without."""
+"""The revision of which a version is to be kept, when it is replaced; the version is the same without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +172,14 @@ def release(held: Sequence[int]) -> None:
 class Packages(dict[str, ModelPackage]):
     """Every model of a plan, the highest version of each; `mixed` are those whose versions are not asked alike.
 
-    Of versions that `may_come_back` the processes keep what ran before, as long as it is told so.
+    Of versions whose former revisions `may_come_back` the processes keep those, as long as they are told so.
     """
 
     def __init__(
         self,
         packages: Mapping[str, ModelPackage] = MappingProxyType({}),
         mixed: Set[str] = frozenset(),
-        may_come_back: Set[tuple[str, int]] = frozenset(),
+        may_come_back: Mapping[tuple[str, int], str] = MappingProxyType({}),
     ) -> None:
         super().__init__(packages)
         self.mixed = mixed
@@ -191,7 +191,8 @@ class Packages(dict[str, ModelPackage]):
         known = self._told.get(id(model))
         if known is None:
             known = self._told[id(model)] = (model, HostedModel.of(model, self).to_dict())
-        return known[1] | {KEEPS_FORMER: True} if (model.name, model.version) in self._may_come_back else known[1]
+        former = self._may_come_back.get((model.name, model.version))
+        return known[1] if former is None else known[1] | {KEEPS_FORMER: former}
 
     def take_told(self, former: "Packages", plan: Plan) -> None:
         """Take what is told of those models that an earlier plan had too; of ensembles it follows from their steps."""
@@ -199,7 +200,7 @@ class Packages(dict[str, ModelPackage]):
         self._told.update({id(model): former._told[id(model)] for model in stay})
 
 
-def packages_by_name(plan: Plan, may_come_back: Set[tuple[str, int]] = frozenset()) -> Packages:
+def packages_by_name(plan: Plan, may_come_back: Mapping[tuple[str, int], str] = MappingProxyType({})) -> Packages:
     """Return the models of a plan; of one that leaves its place, what will be."""
     ordered = sorted(plan.models, key=lambda model: (model.version, not model.leaving))
     packages = {model.name: model.package for model in ordered}

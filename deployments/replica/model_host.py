@@ -277,9 +277,7 @@ class ModelHost:
             self._readiness.forget(old)
         self._changed(*key, served)
         self.late.routes_changed()
-        if old is not None and self._wanted[key].get(KEEPS_FORMER):
-            old = self.former.keep(old)
-        if old is not None:
+        if old is not None and not self.former.keep(old, self._wanted[key].get(KEEPS_FORMER)):
             self._finish(old)
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))

@@ -68,7 +68,7 @@ class Sums:
     def finalized(self) -> int:
         return len(self._log.read_text()) if self._log.exists() else 0
 
-    async def load(self, instances: int, revision: str = "", *, on_trial: bool = False) -> None:
+    async def load(self, instances: int, revision: str = "", *, before: str | None = None) -> None:
         (self._root / "sums" / "config.pbtxt").write_text(CONFIG % instances)
         snapshot = load_repositories([str(self._root)], LoaderOptions(), None)
         plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
@@ -76,7 +76,7 @@ class Sums:
         told = HostedModel.of(only, packages_by_name(plan)).to_dict()
         told["package"]["revision"] = revision
         await self.host.apply(
-            [told | {"digest": f"{instances} {revision}"} | ({KEEPS_FORMER: True} if on_trial else {})]
+            [told | {"digest": f"{instances} {revision}"} | ({} if before is None else {KEEPS_FORMER: before})]
         )
         assert not self.host.failures
 

@@ -44,7 +44,7 @@ class Tried(Models):
         prelude = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
         (folder / "model.py").write_text(prelude + code)
         (told,) = self.planned()
-        return told | {"digest": str(number)}
+        return told | {"digest": str(number), "package": told["package"] | {"revision": str(number)}}
 
     async def until_finalized(self, numbers: str) -> None:
         async with asyncio.timeout(30):
@@ -57,8 +57,8 @@ class Tried(Models):
         return "".join(sorted(self._log.read_text())) if self._log.exists() else ""
 
 
-def on_trial(told: dict[str, Any]) -> dict[str, Any]:
-    return told | {KEEPS_FORMER: True}
+def on_trial(told: dict[str, Any], before: int = 1) -> dict[str, Any]:
+    return told | {KEEPS_FORMER: str(before)}
 
 
 async def answer(call: Hosted) -> int:
@@ -115,18 +115,33 @@ async def test_it_goes_with_what_was_tried_when_the_model_is_unloaded(models: Tr
 
 
 @on_a_loop
-async def test_a_trial_may_begin_before_it_is_told_that_the_one_before_it_has_ended(models: Tried) -> None:
+async def test_a_trial_may_begin_before_it_is_told_that_the_one_before_it_has_succeeded(models: Tried) -> None:
     first = models.write(1)
     async with models.hosted("nothing yet") as call:
         await call.host.apply([first])
         second = models.write(2)
         await call.host.apply([on_trial(second)])
-        await call.host.apply([on_trial(models.write(3))])
+        await call.host.apply([on_trial(models.write(3), before=2)])
         await models.until_finalized("1")
         assert await answer(call) == 3
         await call.host.apply([second])
         await models.until_finalized("13")
         assert await answer(call) == 2
+    await models.until_finalized("123")
+
+
+@on_a_loop
+async def test_a_trial_may_begin_before_it_is_told_that_the_one_before_it_has_failed(models: Tried) -> None:
+    first = models.write(1)
+    async with models.hosted("nothing yet") as call:
+        await call.host.apply([first])
+        await call.host.apply([on_trial(models.write(2))])
+        await call.host.apply([on_trial(models.write(3))])
+        await models.until_finalized("2")
+        assert await answer(call) == 3
+        await call.host.apply([first])
+        await models.until_finalized("23")
+        assert await answer(call) == 1
     await models.until_finalized("123")
 
 
@@ -144,7 +159,7 @@ async def test_its_sequences_and_those_that_began_meanwhile_go_on(tmp_path: Path
     sums = Sums(tmp_path)
     await sums.load(1)
     assert await sums.add(1, 1, sequence_start=True) == 1
-    await sums.load(2, on_trial=True)
+    await sums.load(2, before="")
     assert await sums.add(1, 2) == 3
     assert await sums.add(2, 5, sequence_start=True) == 5
     await sums.load(1)
@@ -161,7 +176,7 @@ async def test_its_sequences_go_on_though_other_files_were_tried(tmp_path: Path)
     sums = Sums(tmp_path)
     await sums.load(1)
     assert await sums.add(1, 1, sequence_start=True) == 1
-    await sums.load(1, "of other files", on_trial=True)
+    await sums.load(1, "of other files", before="")
     assert await refused(sums, 1)
     assert await sums.add(2, 5, sequence_start=True) == 5
     await sums.load(1)

@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import pytest
@@ -109,7 +109,9 @@ class Changing:
         self._back: dict[tuple[Key, int], int] = {}
         """What of it was wanted again, and how often it had been loaded."""
         self._asked: set[asyncio.Task[Any]] = set()
-        self._served: dict[Key, str] = {}
+        self._told: dict[Key, str] = {}
+        self._served: Set[Key] = set()
+        self._as_told: dict[Key, str] = {}
         self.wanted: dict[Key, str] = {}
         self.host = ModelHost(
             asyncio.get_running_loop(),
@@ -174,13 +176,17 @@ class Changing:
 
     def _apply(self) -> None:
         rows = [
-            self._row(key, revision) | ({KEEPS_FORMER: True} if key in self._tried else {})
+            self._row(key, revision) | ({KEEPS_FORMER: str(self._tried[key])} if key in self._tried else {})
             for key, revision in self._revisions.items()
         ]
         self.wanted = {key_of(row): row["digest"] for row in rows}
         wanted = {*self._revisions.items(), *self._tried.items()}
         self._back = {key: count for key, count in self._back.items() if key in wanted}
-        self._ask(self.host.apply(rows))
+        self._ask(self._tell(rows))
+
+    async def _tell(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._told = {key_of(row): row["digest"] for row in rows}
+        await self.host.apply(rows)
 
     @staticmethod
     def _row(key: Key, revision: int) -> dict[str, Any]:
@@ -195,18 +201,26 @@ class Changing:
 
     def check(self) -> None:
         """What is wanted as before and served goes on being served."""
-        loaded = dict(self._loaded())
-        assert self._served.items() & self.wanted.items() <= loaded.items()
-        assert self._served.keys() & self.wanted.keys() <= loaded.keys()
-        self._served = {key: digest for key, digest in loaded.items() if key in self.wanted}
+        loaded, told = dict(self._loaded()), self._told
+        assert self._as_told.items() & told.items() <= loaded.items()
+        assert self._served & told.keys() <= loaded.keys()
+        self._as_told = dict(loaded.items() & told.items())
+        self._served = loaded.keys() & told.keys()
         for (key, revision), count in self._back.items():
             assert GatedBackend.loads[key, str(revision)] == count, "it had been kept"
 
     def _loaded_as_wanted(self) -> set[Key]:
-        return {key for key, digest in self._loaded() if self.wanted.get(key) == digest}
+        return {key for key, digest in self._loaded() if self.wanted.get(key) == self._told.get(key) == digest}
 
     def _loaded(self) -> Iterator[tuple[Key, str]]:
         return (((row[0], row[1]), row[4]) for row in self.host.report() if not row[2])
+
+    async def settle(self) -> None:
+        """Have all loads end."""
+        GatedBackend.open_all()
+        await asyncio.gather(*self._asked)
+        GatedBackend.closed = True
+        self.check()
 
     async def end(self) -> None:
         """Have everything end, and what has failed be loaded."""
@@ -236,6 +250,8 @@ def test_what_was_wanted_last_is_served_in_the_end_and_what_is_wanted_all_the_wh
         changing = Changing(chance)
         for _ in range(chance.randint(1, 40)):
             changing.step()
+            if chance.random() < 0.2:
+                await changing.settle()
             for _ in range(chance.choice([0, 1, 3, 10])):
                 await asyncio.sleep(0)
                 changing.check()
