@@ -66,7 +66,7 @@ class Http2Connection(OpenConnection):
         """Say the settings; refuse a connection too many, and TLS without ALPN's h2 (RFC 9113 §3.2)."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self.sender = Sender(self._transport, self.loop, self._finished)
+        self.sender = Sender(self._transport, self.loop)
         application, limits = self.application, self.limits
         accepted = application.connections.add(self, transport)
         tls = transport.get_extra_info("ssl_object")

@@ -19,7 +19,7 @@ from app.http2.limits import Http2Limits
 from app.http2.pings import Pings
 from app.http2.reservations import Reservations
 from app.http2.reset_budget import ResetBudget
-from app.http2.sender import Sender, SendState
+from app.http2.sender import Sender
 from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 
@@ -137,9 +137,6 @@ class OpenConnection(asyncio.BufferedProtocol):
             self.loop.call_soon(self.fail, Http2Error(frames.ENHANCE_YOUR_CALM, "the client does not read"))
         elif sender.queued_bytes > before:
             self.application.slow_readers.note(self, sender.queued_bytes - before)
-
-    def _finished(self, state: SendState) -> None:
-        self.close_stream(cast(Stream, state))
 
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream whose end was sent; reset it if the peer is still sending."""
@@ -390,4 +387,6 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.incomplete.clear()
         self._rest = None
         for stream in streams:
+            if stream.queued_bytes:
+                self.sender.forget(stream)
             stream.aborted()

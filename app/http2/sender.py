@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from app.http2.frames import (
@@ -41,12 +41,15 @@ class SendState:
         """Whether the sender has it among those that may send."""
         self.sent_end = False
 
+    def finished(self) -> None:
+        """The end of the stream has left, after waiting in the queue."""
+        raise NotImplementedError
+
 
 class Sender:
-    """Writes for one connection. It calls `finished` with a stream whose end has left after waiting in the queue."""
+    """Writes for one connection, to which it does not lead back: what waits is free as soon as the connection is."""
 
     __slots__ = (
-        "_finished",
         "_granted_bytes",
         "_loop",
         "_out",
@@ -64,15 +67,9 @@ class Sender:
         "window",
     )
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        finished: Callable[[SendState], None],
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._finished = finished
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self.paused = False
@@ -172,6 +169,9 @@ class Sender:
         state.queued_bytes = 0
         state.queue = state.trailers = None
         state.sent_end = True
+        if state.waiting:
+            state.waiting = False
+            self._ready.remove(state)
 
     def _offer(self, state: SendState) -> None:
         if not state.waiting and state.queued_bytes and self.initial_window + state.window_change > 0:
@@ -203,7 +203,7 @@ class Sender:
                 self.write(state.trailers)
                 state.trailers = None
                 state.sent_end = True
-                self._finished(state)
+                state.finished()
 
     def _send_frames(self, state: SendState, size: int) -> None:
         """Send `size` bytes of what a stream has queued, in frames as large as the peer takes."""

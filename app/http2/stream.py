@@ -19,6 +19,10 @@ class StreamOwner(Protocol):
         """Let the peer send more on a stream."""
         ...
 
+    def close_stream(self, stream: "Stream") -> None:
+        """Forget a stream whose end was sent."""
+        ...
+
     def send_data(self, stream: "Stream", parts: Sequence[Buffer]) -> None:
         """Send DATA, now or when the windows allow."""
         ...
@@ -40,6 +44,10 @@ class Stream(SendState):
         """What the peer may still send."""
         self.peer_ended = False
         self.opened_s = connection.loop.time()
+
+    def finished(self) -> None:
+        """The end of the stream has left, after waiting in the queue."""
+        self.connection.close_stream(self)
 
     def receive(self, data: Buffer, end: bool) -> None:
         """Take DATA, or a piece of it, a memoryview of which is valid during the call only.

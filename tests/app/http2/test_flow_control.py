@@ -1,5 +1,8 @@
 """Windows in both directions."""
 
+import gc
+import weakref
+
 import pytest
 
 from app.http2 import frames
@@ -74,6 +77,32 @@ def test_sends_nothing_more_of_a_stream_that_the_client_has_reset() -> None:
     wire.send(frames.rst_stream(1, frames.CANCEL))
     assert wire.send(frames.window_update(0, 1 << 20)) == []
     assert wire.connection.sender.queued_bytes == 0
+
+
+@pytest.mark.parametrize("ending", ["reset", "leaves", "answered"])
+def test_what_waits_for_a_client_is_free_as_soon_as_it_no_longer_does(ending: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        wire = Wire()
+        wire.application.hold = True
+        wire.send(wire.request(1))
+        stream = weakref.ref(wire.application.streams[0])
+        connection = weakref.ref(wire.connection)
+        wire.application.streams.pop().answer(BIG)
+        wire.send()
+        assert stream() is not None
+        if ending == "reset":
+            wire.send(frames.rst_stream(1, frames.CANCEL))
+            assert stream() is None
+        elif ending == "answered":
+            wire.send(frames.window_update(1, 1 << 20), frames.window_update(0, 1 << 20))
+            assert stream() is None
+        wire.connection.connection_lost(None)
+        del wire.connection
+        assert (stream(), connection()) == (None, None)
+    finally:
+        gc.enable()
 
 
 def test_does_not_write_while_the_socket_is_full() -> None:
