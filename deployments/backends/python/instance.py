@@ -4,7 +4,7 @@ import logging
 import threading
 from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -337,11 +337,11 @@ class DecoupledPythonInstance(PythonInstance):
         try:
             returned = self._model_execute(requests)
             if isinstance(returned, Coroutine):
-                future = self._own_loop().submit(returned)
                 del requests
                 if self._iterative:  # which requests run again is known at its end
-                    self._check_none(future.result())
+                    self._check_none(self._await(returned))
                 else:
+                    future = self._own_loop().submit(returned)
                     future.add_done_callback(lambda done: self._finish(done, batch, senders))
             else:
                 self._check_none(returned)
@@ -365,14 +365,16 @@ class DecoupledPythonInstance(PythonInstance):
             self.gpu_is_lost()
 
     def _finish(self, done: "Future[Any]", batch: Batch, senders: list[Any]) -> None:
-        try:
-            self._check_none(done.result())
-        except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
+        # Raised by `result`, an error would have this frame, and `done` the error: the model's arrays would live on.
+        error: BaseException | None = CancelledError() if done.cancelled() else done.exception()
+        if error is None and done.result() is not None:
+            error = self._returned_something()
+        if error is not None:
             self._fail(error, batch, senders)
         senders.clear()
 
     def _fail(self, error: BaseException, batch: Batch, senders: list[Any]) -> None:
-        failure = error if isinstance(error, Internal) else self._failure(error, batch)
+        failure = error.without_frames() if isinstance(error, Internal) else self._failure(error, batch)
         for sender in senders:
             sender.fail(failure)
         if isinstance(failure, GpuFault):
@@ -380,11 +382,14 @@ class DecoupledPythonInstance(PythonInstance):
 
     def _check_none(self, returned: object) -> None:
         if returned is not None:
-            raise Internal(
-                self._failed(
-                    f"Python model '{self.name}' is using the decoupled mode and the execute function must return None."
-                )
+            raise self._returned_something()
+
+    def _returned_something(self) -> Internal:
+        return Internal(
+            self._failed(
+                f"Python model '{self.name}' is using the decoupled mode and the execute function must return None."
             )
+        )
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
         return DecoupledResponseSender(request._request, self._reader.read_sent, self)

@@ -1,6 +1,9 @@
 """Decoupled Python models."""
 
 import asyncio
+import gc
+import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -14,12 +17,12 @@ from protocol.errors import ServingError
 DECOUPLED_CONFIG = ECHO_CONFIG + "model_transaction_policy { decoupled: true }"
 
 
-async def _answers(load, code, *requests):
+async def _answers(load, code, *requests, config=DECOUPLED_CONFIG):
     """Run each request as a batch of its own, one after the other, and return what the client hears."""
     loop = asyncio.get_running_loop()
     replies = [Replies() for _ in requests]
     clock = LoopClock(loop)
-    instance = await asyncio.to_thread(load, code, DECOUPLED_CONFIG, clock=clock)
+    instance = await asyncio.to_thread(load, code, config, clock=clock)
     pool = InstancePool([instance], clock)
     pool.finished = lambda batch: None
     async with asyncio.timeout(60):
@@ -159,6 +162,30 @@ def test_decoupled_request_always_ends(load, kind, body, message):
     """
     [outcomes] = asyncio.run(_answers(load, code, request_of(X=floats(1))))
     assert [str(outcome) for outcome in outcomes] == [message]
+
+
+@pytest.mark.parametrize("more", ["", "sequence_batching { iterative_sequence: true }"], ids=["", "iterative"])
+@pytest.mark.parametrize("body", ["return []", "raise ValueError('no')"])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_what_fails_is_free_at_once(load, caplog, kind, body, more):
+    caplog.set_level(logging.CRITICAL)  # pytest keeps what is logged
+    code = f"""
+        class TritonPythonModel:
+            {kind} execute(self, requests):
+                array = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()
+                {body}
+    """
+    array = floats(1)
+    taken = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        [[error]] = asyncio.run(_answers(load, code, request_of(X=array), config=DECOUPLED_CONFIG + more))
+        assert isinstance(error, ServingError)
+        del array, error
+        assert taken() is None
+    finally:
+        gc.enable()
 
 
 def test_decoupled_models_need_a_clock(load):
