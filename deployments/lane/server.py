@@ -394,7 +394,7 @@ class LaneServerConnection(FrameProtocol):
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
-                failed = error
+                failed = error.without_frames()
             except Exception:
                 logger.exception("a response could not be encoded", extra=about_trace("", None, request.trace))
                 failed = Internal("the response could not be encoded")

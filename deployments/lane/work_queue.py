@@ -67,8 +67,9 @@ class WorkQueue:
         if future.cancelled():
             return
         error = future.exception()
-        if work.done is not None:
-            work.done(None if error is not None else future.result(), error)
+        done, work.done = work.done, None  # it may know the work, and has who waits for it
+        if done is not None:
+            done(None if error is not None else future.result(), error)
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -1,7 +1,9 @@
 """Responses that cannot be encoded, or are too large."""
 
 import asyncio
+import gc
 import mmap
+import weakref
 from typing import Any
 
 import pytest
@@ -106,5 +108,33 @@ def test_a_response_that_is_too_large_for_a_frame_fails_its_request_alone(codec:
             await asyncio.wait_for(other.done.wait(), 5)
             assert (other.error, other.responses) == (None, [b"other"])
             assert lanes.replicas[0].server.inflight_count == 0
+
+    asyncio.run(run())
+
+
+class Refuses(EchoCodec):
+    """Can encode no response."""
+
+    def __init__(self) -> None:
+        self.errors: list[weakref.ref[InvalidArgument]] = []
+
+    def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Any]]:
+        error = InvalidArgument("no such class")
+        self.errors.append(weakref.ref(error))
+        raise error
+
+
+def test_what_a_response_was_that_cannot_be_encoded_is_free_at_once() -> None:
+    async def run() -> None:
+        async with Lanes() as lanes:
+            codec = Refuses()
+            lanes.replicas[0].model.codecs = (codec,)
+            gc.collect()
+            gc.disable()
+            try:
+                assert str((await lanes.ask()).error) == "no such class"
+                assert [error() for error in codec.errors] == [None], "its frames have the request and the response"
+            finally:
+                gc.enable()
 
     asyncio.run(run())

@@ -1,6 +1,7 @@
 """Work for threads: its order, how much of it is done at a time, and what becomes of what is withdrawn."""
 
 import asyncio
+import gc
 import threading
 import weakref
 from typing import Any
@@ -108,3 +109,31 @@ def test_a_thread_that_cannot_be_started_fails_the_work_and_is_tried_again(monke
         queue.close()
 
     asyncio.run(test())
+
+
+def test_what_is_done_holds_nobody_who_was_told() -> None:
+    async def test() -> None:
+        queue = WorkQueue(asyncio.get_running_loop(), "test", 1)
+        body, told = Body(), asyncio.Event()
+        gone = weakref.ref(body)
+
+        def tell(result: Any, error: BaseException | None, body: Body = body) -> None:
+            kept.append(body)
+            assert work is not None  # as one whose work is counted knows it
+            told.set()
+
+        kept: list[Body] = []
+        work = queue.submit(lambda: 1, tell)
+        del tell, body
+        async with asyncio.timeout(10):
+            await told.wait()
+        kept.clear()
+        assert gone() is None, "without a collection of garbage"
+        queue.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(test())
+    finally:
+        gc.enable()
