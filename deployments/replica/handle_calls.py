@@ -72,7 +72,7 @@ class HandleCalls:
                 id=plain_id(call.request_id),
             )
         except ServingError as error:
-            answer.set_exception(error)
+            answer.set_exception(error.without_frames())
         except Exception as error:
             logger.exception("a call by handle could not be understood")
             answer.set_exception(Internal(f"the call could not be understood: {type(error).__name__}"))

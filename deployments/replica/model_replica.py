@@ -244,8 +244,9 @@ class ModelReplica:
             ServingError: of the kind and with the text that an HTTP client would get.
         """
         call = HandleCall(inputs, outputs, parameters, request_id, model_name, model_version)
-        answer: Answer = await self.infer_batch(call)
-        return await answer
+        # The answer has no name here: an error has this frame, and the answer the error.
+        arrays: dict[str, np.ndarray] = await (await self.infer_batch(call))
+        return arrays
 
     @serve.batch(  # type: ignore[untyped-decorator]
         max_batch_size=MAX_BATCH_SIZE, batch_wait_timeout_s=0.0, max_concurrent_batches=64

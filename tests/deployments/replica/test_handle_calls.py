@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from enum import StrEnum
@@ -108,6 +109,27 @@ def test_a_call_that_is_wrong_fails_alone(run: Runner) -> None:
         assert isinstance(third, InvalidArgument)
         assert str(third) == "inputs must be a dict of arrays by name, got NoneType"
         assert isinstance(fourth, NotFound)
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["", "nobody"], ids=["answered", "refused"])
+def test_the_inputs_of_a_call_are_free_as_soon_as_it_is_over(run: Runner, name: str) -> None:
+    async def test(calls: HandleCalls) -> None:
+        array = np.array([0, 0], np.float32)
+        taken = weakref.ref(array)
+        gc.collect()
+        gc.disable()
+        try:
+            answer = calls.submit(HandleCall({"SECONDS": array}, model_name=name))
+            del array
+            await asyncio.wait([answer])
+            assert isinstance(answer.exception(), NotFound if name else type(None))
+            del answer
+            await asyncio.sleep(0.01)
+            assert taken() is None
+        finally:
+            gc.enable()
 
     run(test)
 

@@ -61,7 +61,10 @@ class Questions:
         number = self.number()
         self._waiting[number] = answer
         self.channel.send(kind, None, number, *fields)
-        return answer.result()
+        try:
+            return answer.result()
+        finally:
+            del answer  # it has the error, and that this frame with what was sent
 
     def _new_thread(self) -> threading.Thread:
         return threading.Thread(target=self._read, name="eagleray-questions", daemon=True)
