@@ -132,7 +132,10 @@ class HttpInferCodec:
                     faulty = shortened(error)  # Triton looks at binary strings from the last input to the first
             offset += byte_size
         if faulty is not None:
-            raise faulty
+            try:
+                raise faulty
+            finally:
+                del faulty  # which has this frame, and with it the body
         plan = header.plan
         places = open_places(self._shared_memory, plan) if plan.regions else None
         parameters = header.parameters

@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 from typing import Any
 
 import numpy as np
@@ -334,6 +336,28 @@ def test_of_several_faulty_strings_the_last_is_named() -> None:
     header = orjson.dumps({"inputs": [*sent, good]})
     with pytest.raises(InvalidArgument, match="incomplete string data for inference input 'B', expecting"):
         codec.decode(header + b"\5\0\0\0" * 2 + b"\1\0\0\0x", len(header), ignore)
+
+
+def test_the_body_of_a_request_with_faulty_strings_is_free_at_once() -> None:
+    codec = HttpInferCodec(Signature("m", 0, tensor("A", "BYTES", -1), {}), "1", Limits(), {})
+    header = orjson.dumps(
+        {"inputs": [{"name": "A", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": 8}}]}
+    )
+    body = np.frombuffer(header + b"\xff" * 8, np.uint8)
+    taken = weakref.ref(body)
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            codec.decode(memoryview(body), len(header), ignore)
+        except InvalidArgument as error:
+            assert "string" in str(error)
+        else:
+            raise AssertionError("not refused")
+        del body
+        assert taken() is None
+    finally:
+        gc.enable()
 
 
 def test_a_raw_shape_needs_one_unknown_at_most() -> None:
