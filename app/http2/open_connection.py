@@ -385,6 +385,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         streams = list(self.streams.values())
         self.streams.clear()
         self.incomplete.clear()
+        self.reservations = Reservations(self.limits.max_buffered_bytes)
         self._rest = None
         for stream in streams:
             if stream.queued_bytes:

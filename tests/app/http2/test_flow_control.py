@@ -89,6 +89,7 @@ def test_what_waits_for_a_client_is_free_as_soon_as_it_no_longer_does(ending: st
         wire.send(wire.request(1))
         stream = weakref.ref(wire.application.streams[0])
         connection = weakref.ref(wire.connection)
+        wire.connection.reservations.take(wire.application.streams[0], 1000)
         wire.application.streams.pop().answer(BIG)
         wire.send()
         assert stream() is not None
