@@ -341,10 +341,12 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     takes_dict = [
         str(argument.type).startswith("Dict(") or str(argument.type).startswith("Dict[") for argument in expected
     ]
-    arguments = torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True])
+    controls = [control.name for control in config.sequence_batching.control_input]
+    arguments = torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True], controls)
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
-    return _Module(module, arguments.place, torch_naming.positions(tuple(signature.outputs)))
+    states = [state.output_name for state in config.sequence_batching.state]
+    return _Module(module, arguments.place, torch_naming.positions(tuple(signature.outputs), indexed=states))
 
 
 def _load_script(torch: Any, model: str, path: str, device: Any) -> Any:

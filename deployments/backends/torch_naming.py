@@ -1,13 +1,14 @@
 """How names in a PyTorch model's configuration find its arguments and its results.
 
 Source: the naming conventions of Triton's PyTorch backend: argument names, `<name>__<index>`, or else the order in the
-configuration. A tensor of an AOTInductor package is also called by its place in what was exported: `ARGS[0]`,
+configuration. The controls of sequences, and states among the outputs, go by their index however the others are called.
+A tensor of an AOTInductor package is also called by its place in what was exported: `ARGS[0]`,
 `ARGS[2][key]`, `KWARGS[key]`, `RESULT`, `RESULT[key][1]`; its index counts all of them in that order.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,30 +34,44 @@ class Arguments:
         return placed
 
 
-def arguments(names: Sequence[str], forward_names: Sequence[str], takes_dict: bool = False) -> Arguments:
+def arguments(
+    names: Sequence[str], forward_names: Sequence[str], takes_dict: bool = False, controls: Collection[str] = ()
+) -> Arguments:
     """Return where the configured inputs go; `forward_names` are the arguments of `forward`."""
     if takes_dict and len(forward_names) == 1:
         return Arguments({}, as_dict=True)
-    if set(names) <= set(forward_names):
-        return Arguments({name: list(forward_names).index(name) for name in names})
-    return Arguments(positions(names))
+    named = {name: forward_names.index(name) for name in names if name in forward_names}
+    return Arguments(_with_indices(named, names, controls) or positions(names, indexed=controls))
 
 
-def positions(names: Sequence[str], places: Sequence[str] = ()) -> dict[str, int]:
+def positions(names: Sequence[str], places: Sequence[str] = (), indexed: Collection[str] = ()) -> dict[str, int]:
     """Return the index of each name if every name has one of its own, otherwise the place in the configuration.
 
-    `places` are the names of a package's tensors, see `tensor_names`.
+    `places` are the names of a package's tensors, see `tensor_names`. The names that are `indexed` go by their index
+    even when the others have none.
 
     Raises:
         ValueError: the package has no such tensor.
     """
-    indexed = {name: index for name in names if (index := _index(name, places)) is not None}
-    if len(set(indexed.values())) != len(names):
-        indexed = {name: place for place, name in enumerate(names)}
-    for name, index in indexed.items():
+    ordered = {name: place for place, name in enumerate(name for name in names if name not in indexed)}
+    found = (
+        _with_indices({}, names, names, places)
+        or _with_indices(ordered, names, indexed)
+        or {name: place for place, name in enumerate(names)}
+    )
+    for name, index in found.items():
         if places and (index >= len(places) or (_PLACE.fullmatch(name) and name not in places)):
             raise ValueError(f"the package has no tensor {name}, it has {', '.join(places)}")
-    return indexed
+    return found
+
+
+def _with_indices(
+    found: Mapping[str, int], names: Sequence[str], indexed: Collection[str], places: Sequence[str] = ()
+) -> dict[str, int]:
+    """Return what was found and the indices of those that are `indexed`, nothing unless each name has a place."""
+    indices = {name: index for name in indexed if (index := _index(name, places)) is not None}
+    both = {**indices, **found}
+    return both if len(both) == len(set(both.values())) == len(names) else {}
 
 
 def _index(name: str, places: Sequence[str]) -> int | None:
