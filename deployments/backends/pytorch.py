@@ -38,7 +38,10 @@ _CONFIG_NAMES = {f"torch.{row.numpy}": row.config_name for row in BY_NAME.values
 _CONFIG_NAMES["torch.bfloat16"] = "TYPE_BF16"
 """Of what `str` makes of PyTorch's datatypes."""
 _TRUE = ("true", "1", "yes", "on")
-_CUDA_ERROR = re.compile(r"(?:\w+: )?CUDA error: ")
+_CUDA_ERROR = re.compile(r"^[ \t]*(?:\w+: )?CUDA error: .*", re.MULTILINE)
+_TRACEBACK_END = "<--- HERE\n"
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*: .*", re.MULTILINE)
+_FIRST_LINE = re.compile(r"\S.*")
 
 
 class PyTorchBackend:
@@ -395,13 +398,14 @@ def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Se
 
 
 def _first_words(error: Exception) -> str:
-    """Return the last line of the message: TorchScript puts a traceback with paths before it.
+    """Return the line that says what is wrong: TorchScript puts a traceback with paths and code before it.
 
-    Behind an error of CUDA, PyTorch has advice for those who write kernels.
+    Behind it are values that clients have sent and, of an error of CUDA, advice for those who write kernels.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    of_cuda = next((line for line in lines if _CUDA_ERROR.match(line)), None)
-    return of_cuda or (lines[-1] if lines else type(error).__name__)
+    text = str(error)
+    _, traceback, behind = text.rpartition(_TRACEBACK_END)
+    said = _CUDA_ERROR.search(text) or (traceback and _RAISED.search(behind)) or _FIRST_LINE.search(text)
+    return said[0].strip() if said else type(error).__name__
 
 
 def _strings(array: Array, name: str) -> list[str]:
