@@ -241,6 +241,8 @@ def test_pickled_objects_are_not_run(load_here, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
+        ("None", "output 'Y' must be a tensor, the model has returned NoneType"),
+        ("{'y': x}", "output 'Y' must be a tensor, the model has returned dict"),
         ("()", "the model has returned 0 tensors, and its configuration has 1 outputs"),
         ("1 / 0", "division by zero"),
         ("x[:1, :2]", "split"),

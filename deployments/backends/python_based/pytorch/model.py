@@ -99,6 +99,11 @@ class TritonPythonModel:
         """Return as many tensors as there are outputs."""
         outputs = self._model(*inputs)
         found = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+        for name, tensor in zip(self._outputs, found, strict=False):
+            if not isinstance(tensor, torch.Tensor):
+                raise pb_utils.TritonModelException(
+                    f"output '{name}' must be a tensor, the model has returned {type(tensor).__name__}"
+                )
         if len(found) < len(self._outputs):
             raise pb_utils.TritonModelException(
                 f"the model has returned {len(found)} tensors, and its configuration has {len(self._outputs)} outputs"
