@@ -20,7 +20,7 @@ from repository_loader.overrides import OVERRIDES, PREFIX, SHORT
 Kind = Literal["text", "integer", "boolean"]
 
 MAX_THREADS = 1024
-_TRUE, _FALSE = ("true", "1"), ("false", "0")
+_TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 
 
 class ParameterError(Exception):
@@ -81,20 +81,20 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
         Parameter("do_copy_in_default_stream", "text", "whether copies use the default stream"),
     ),
     "pytorch": (
-        Parameter("INFERENCE_MODE", "text", "inference mode (default) or only no gradients"),
+        Parameter("INFERENCE_MODE", "boolean", "inference mode (default) or only no gradients"),
         Parameter("INTRA_OP_THREAD_COUNT", "integer", "threads within an operator"),
         Parameter("INTER_OP_THREAD_COUNT", "integer", "threads for operators side by side; once for each process"),
-        Parameter("DISABLE_OPTIMIZED_EXECUTION", "text", "whether graphs run as they are"),
-        Parameter("DISABLE_CUDNN", "text", "whether cuDNN is left out"),
-        Parameter("ENABLE_CACHE_CLEANING", "text", "whether free GPU memory goes back after each run"),
+        Parameter("DISABLE_OPTIMIZED_EXECUTION", "boolean", "whether graphs run as they are"),
+        Parameter("DISABLE_CUDNN", "boolean", "whether cuDNN is left out"),
+        Parameter("ENABLE_CACHE_CLEANING", "boolean", "whether free GPU memory goes back after each run"),
         Parameter(
             "ENABLE_WEIGHT_SHARING",
-            "text",
+            "boolean",
             "whether instances on a device share the module with what it keeps between runs, not only parameters",
         ),
-        Parameter("ENABLE_JIT_EXECUTOR", "text", "", _FUSERS),
-        Parameter("ENABLE_JIT_PROFILING", "text", "", _FUSERS),
-        Parameter("ENABLE_TENSOR_FUSER", "text", "", _FUSERS),
+        Parameter("ENABLE_JIT_EXECUTOR", "boolean", "", _FUSERS),
+        Parameter("ENABLE_JIT_PROFILING", "boolean", "", _FUSERS),
+        Parameter("ENABLE_TENSOR_FUSER", "boolean", "", _FUSERS),
         Parameter("ENABLE_NVFUSER", "text", "", _FUSERS),
     ),
     "tensorrt": (),
@@ -174,7 +174,7 @@ def read_integer(model: str, values: Mapping[str, str], name: str) -> int:
 
 
 def read_boolean(model: str, values: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return a truth value; true, false, 1 and 0 in any case.
+    """Return a truth value; true, on, 1, false, off and 0 in any case, as Triton's backends read it.
 
     Raises:
         ParameterError: it is none of them.

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -30,14 +31,13 @@ from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
 from repository_loader.loadability import check_model_file
 from repository_loader.package import InstanceSpec, ModelPackage
-from repository_loader.parameters import read_integer
+from repository_loader.parameters import read_boolean, read_integer
 
 _LOG = logging.getLogger(__name__)
 
 _CONFIG_NAMES = {f"torch.{row.numpy}": row.config_name for row in BY_NAME.values() if row.name not in ("BYTES", "BF16")}
 _CONFIG_NAMES["torch.bfloat16"] = "TYPE_BF16"
 """Of what `str` makes of PyTorch's datatypes."""
-_TRUE = ("true", "1", "yes", "on")
 _CUDA_ERROR = re.compile(r"^[ \t]*(?:\w+: )?CUDA error: .*", re.MULTILINE)
 _TRACEBACK_END = "<--- HERE\n"
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*: .*", re.MULTILINE)
@@ -276,17 +276,18 @@ class _Module:
 
 
 class _Options:
-    """The model's parameters that this backend knows."""
+    """The model's parameters that this backend knows; a number of threads below 1 says nothing, as in Triton."""
 
     def __init__(self, package: ModelPackage) -> None:
         parameters = {key: value.string_value for key, value in package.config.parameters.items()}
-        self.inference_mode = parameters.get("INFERENCE_MODE", "true").lower() in _TRUE
-        self.disable_optimized_execution = parameters.get("DISABLE_OPTIMIZED_EXECUTION", "").lower() in _TRUE
-        self.disable_cudnn = parameters.get("DISABLE_CUDNN", "").lower() in _TRUE
-        self.weight_sharing = parameters.get("ENABLE_WEIGHT_SHARING", "").lower() in _TRUE
-        self.cache_cleaning = parameters.get("ENABLE_CACHE_CLEANING", "").lower() in _TRUE
-        self.intra_op_threads = read_integer(package.name, parameters, "INTRA_OP_THREAD_COUNT")
-        self.inter_op_threads = read_integer(package.name, parameters, "INTER_OP_THREAD_COUNT")
+        is_set = partial(read_boolean, package.name, parameters)
+        self.inference_mode = is_set("INFERENCE_MODE", default=True)
+        self.disable_optimized_execution = is_set("DISABLE_OPTIMIZED_EXECUTION", default=False)
+        self.disable_cudnn = is_set("DISABLE_CUDNN", default=False)
+        self.weight_sharing = is_set("ENABLE_WEIGHT_SHARING", default=False)
+        self.cache_cleaning = is_set("ENABLE_CACHE_CLEANING", default=False)
+        self.intra_op_threads = max(0, read_integer(package.name, parameters, "INTRA_OP_THREAD_COUNT"))
+        self.inter_op_threads = max(0, read_integer(package.name, parameters, "INTER_OP_THREAD_COUNT"))
 
     def mode(self, torch: Any) -> Any:
         """Return what makes the context without gradients."""

@@ -148,6 +148,15 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "2:12",
         "unable to load model 'm', 'inter_op_thread_count' is not an integer of up to 1024: '1025'",
     ),
+    "truth value": (
+        {
+            "m/1/model.pt": b"",
+            "m/config.pbtxt": f'backend: "pytorch" {FLAT}'
+            '\nparameters { key: "INFERENCE_MODE" value { string_value: "maybe" } }',
+        },
+        "2:12",
+        "unable to load model 'm', 'INFERENCE_MODE' is not a boolean: 'maybe'",
+    ),
     "accelerator": (
         {
             "m/1/model.onnx": BATCHING_ONNX,

@@ -219,7 +219,7 @@ def test_what_a_module_keeps_is_its_instances_own_unless_weights_are_shared(load
 @pytest.mark.parametrize(
     "key", ["INFERENCE_MODE", "DISABLE_OPTIMIZED_EXECUTION", "DISABLE_CUDNN", "ENABLE_CACHE_CLEANING"]
 )
-@pytest.mark.parametrize("value", ["true", "false"])
+@pytest.mark.parametrize("value", ["true", "False", "on", "OFF"])
 def test_parameters_change_no_result(load, key, value):
     more = f'max_batch_size: 8 parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
     [instance] = load(Double(), fp32("x"), fp32("y"), more=more)
@@ -296,11 +296,21 @@ def test_instances_share_the_cpus_of_the_node_unless_told_otherwise(load, monkey
     assert torch.get_num_threads() == max(1, cpus // count)
 
 
+THREADS = 'parameters {{ key: "INTRA_OP_THREAD_COUNT" value {{ string_value: "{}" }} }}'
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_a_thread_count_below_one_is_none(load, count):
+    torch.set_num_threads(1)
+    load(Double(), fp32("x"), fp32("y"), more=THREADS.format(count))
+    assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+
+
 def test_thread_counts_are_set(load):
-    load(Double(), fp32("x"), fp32("y"), more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "3" } }')
+    load(Double(), fp32("x"), fp32("y"), more=THREADS.format(3))
     assert torch.get_num_threads() == 3
     with pytest.raises(ParameterError, match="'INTRA_OP_THREAD_COUNT' is not an integer: 'all'"):
-        load(None, [], [], more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "all" } }')
+        load(None, [], [], more=THREADS.format("all"))
 
 
 class ScalarAndNumber(torch.nn.Module):
