@@ -207,12 +207,14 @@ class PyTorchInstance:
 
     def _input(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
         torch = self._torch
-        if spec.datatype.name == "BYTES":
-            return _strings(concatenate(requests, spec.name), spec.name)
         if spec.name in self._ragged.names:
             flat = np.concatenate([request.inputs[spec.name].reshape(-1) for request in requests])
+            if spec.datatype.name == "BYTES":
+                return _strings(flat, spec.name)
             tensor = self._on_device(torch.from_numpy(flat.view(np.int16) if spec.datatype.name == "BF16" else flat))
             return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
+        if spec.datatype.name == "BYTES":
+            return _strings(concatenate(requests, spec.name), spec.name)
         if self.on_gpu:
             return self._from_host(requests, spec)
         array = concatenate(requests, spec.name)

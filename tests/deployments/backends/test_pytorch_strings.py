@@ -46,6 +46,18 @@ def test_bytes_that_are_not_text_fail_only_their_own_request(tmp_path, more):
     assert run(instance, good, bad, good) == [fine, (InvalidArgument, message), fine]
 
 
+RAGGED = """max_batch_size: 8 batch_output {
+  target_name: "loud" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "words"
+}"""
+
+
+def test_requests_with_more_and_fewer_strings_share_a_batch(tmp_path):
+    inputs = [("words", "TYPE_STRING", "[-1] allow_ragged_batch: true")]
+    [instance] = load_module(tmp_path, Shout(), inputs, LOUD, more=RAGGED)
+    requests = [{"words": np.array([words], object)} for words in ([b"a"], [b"b", b"c"], [])]
+    assert run(instance, *requests) == [{"loud": [[b"a!"]]}, {"loud": [[b"b!", b"c!"]]}, {"loud": [[]]}]
+
+
 def test_nothing_is_on_its_way_to_a_gpu_from_requests_that_are_answered_without_a_run(tmp_path):
     [instance] = load_module(tmp_path, Shout(), WORDS, LOUD)
     waited = []
