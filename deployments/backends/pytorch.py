@@ -350,7 +350,7 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     controls = [control.name for control in config.sequence_batching.control_input]
     arguments = torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True], controls)
     if not arguments.as_dict:
-        _check_signature(package.name, arguments, expected)
+        _check_signature(signature, arguments, expected)
     states = [state.output_name for state in config.sequence_batching.state]
     return _Module(module, arguments.place, torch_naming.positions(tuple(signature.outputs), indexed=states))
 
@@ -382,12 +382,13 @@ def _share_parameters(module: Any, first: Any) -> None:
         parameter.data = same.data
 
 
-def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:
+def _check_signature(signature: Signature, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:
     """Refuse a configuration whose inputs are not the arguments of `forward`: every request would fail."""
     given = set(arguments.positions.values())
     needed = {place for place, argument in enumerate(expected) if not argument.has_default_value()}
     if needed <= given <= set(range(len(expected))):
-        return
+        return _check_types(signature, arguments, expected)
+    model = signature.model_name
     if len(arguments.positions) != len(expected):
         raise ModelLoadError(
             f"unable to load model '{model}', configuration expects {len(arguments.positions)} inputs, "
@@ -398,6 +399,25 @@ def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Se
         f"failed to load model '{model}': forward takes {takes}; the configuration has {len(arguments.positions)} "
         f"inputs: {', '.join(arguments.positions)}"
     )
+
+
+def _check_types(signature: Signature, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:
+    """Refuse arguments that are neither made of a tensor nor strings; PyTorch would take rows for items of a tuple."""
+    failed = f"failed to load model '{signature.model_name}':"
+    for name, place in arguments.positions.items():
+        takes = str(expected[place].type)
+        item = takes[len("Optional[") : -1] if takes.startswith("Optional[") else takes
+        if item.startswith(("List[", "Dict", "Tuple[")) and item != "List[str]":
+            raise ModelLoadError(
+                f"{failed} An input of type '{takes}' was detected in the model. Only a single input of type "
+                "Dict(str, Tensor) or input(s) of type Tensor are supported."
+            )
+        spec = signature.inputs.get(name)
+        datatype = spec.datatype.name if spec else ""  # of what is made for each batch
+        if (item == "List[str]") != (datatype == "BYTES") and item in ("List[str]", "Tensor"):
+            raise ModelLoadError(
+                f"{failed} input '{name}' is of type {datatype} in the configuration, and forward takes {takes}"
+            )
 
 
 def _first_words(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """What PyTorch says of a failure, of which clients get the line that matters."""
 
-from typing import List  # noqa: UP035, TorchScript knows this name only
+from typing import List, Optional, Tuple  # noqa: UP035, TorchScript knows these names only
 
 import numpy as np
 import pytest
@@ -26,6 +26,21 @@ class Many(torch.nn.Module):
         return xs[0]
 
 
+class Pair(torch.nn.Module):
+    def forward(self, x: Tuple[Tensor, Tensor]) -> Tensor:  # noqa: UP006
+        return x[0]
+
+
+class Join(torch.nn.Module):
+    def forward(self, x: Optional[List[str]] = None) -> List[str]:  # noqa: UP006, UP045
+        return [] if x is None else x
+
+
+class Times(torch.nn.Module):
+    def forward(self, x: Tensor, count: int) -> Tensor:
+        return x * count
+
+
 class Custom(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.eagleray_test.twice(x)
@@ -38,19 +53,33 @@ def test_the_first_line_of_an_exception_is_told(tmp_path):
     assert raised.value.message == "PyTorch execute failure: builtins.ValueError: only negative numbers"
 
 
-@pytest.mark.parametrize(
-    ("module", "datatype", "value", "told"),
-    [
-        (Many(), "TYPE_FP32", 1.5, "'List[Tensor]' for argument 'xs' but instead found type 'Tensor'."),
-        (Refuse(), "TYPE_STRING", b"private", "'Tensor' for argument 'x' but instead found type 'list'."),
-    ],
-    ids=["a tensor for a list of tensors", "strings for a tensor"],
-)
-def test_an_argument_of_another_type_is_named_and_no_value_of_a_client(tmp_path, module, datatype, value, told):
-    [instance] = load_module(tmp_path, module, [("x", datatype, "[1]")], fp32("y"))
+def test_an_argument_of_another_type_is_named_and_no_value_of_a_client(tmp_path):
+    [instance] = load_module(tmp_path, Times(), [("x", "TYPE_FP32", "[1]"), ("count", "TYPE_INT64", "[1]")], fp32("y"))
     with pytest.raises(Internal) as raised:
-        run(instance, {"x": np.array([[value]], object if datatype == "TYPE_STRING" else np.float32)})
-    assert raised.value.message == f"PyTorch execute failure: forward() Expected a value of type {told}"
+        run(instance, {"x": floats(1), "count": np.array([[12345, 6]])})
+    assert raised.value.message == (
+        "PyTorch execute failure: forward() Expected a value of type 'int' for argument 'count' but instead found type "
+        "'Tensor'."
+    )
+
+
+ONLY = "Only a single input of type Dict(str, Tensor) or input(s) of type Tensor are supported."
+
+
+@pytest.mark.parametrize(
+    ("module", "datatype", "reason"),
+    [
+        (Many(), "TYPE_FP32", f"An input of type 'List[Tensor]' was detected in the model. {ONLY}"),
+        (Pair(), "TYPE_FP32", f"An input of type 'Tuple[Tensor, Tensor]' was detected in the model. {ONLY}"),
+        (Refuse(), "TYPE_STRING", "input 'x' is of type BYTES in the configuration, and forward takes Tensor"),
+        (Join(), "TYPE_FP32", "input 'x' is of type FP32 in the configuration, and forward takes Optional[List[str]]"),
+    ],
+    ids=["list of tensors", "tuple", "strings for a tensor", "a tensor for strings"],
+)
+def test_an_argument_that_no_input_can_be_fails_the_load(tmp_path, module, datatype, reason):
+    with pytest.raises(ModelLoadError) as raised:
+        load_module(tmp_path, module, [("x", datatype, "[1]")], fp32("y"))
+    assert raised.value.reason == f"failed to load model 'net': {reason}"
 
 
 def test_an_operator_that_is_not_there_is_named(tmp_path):
