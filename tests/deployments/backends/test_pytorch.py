@@ -420,6 +420,11 @@ def test_a_result_that_cannot_be_read_is_a_failure_of_the_model(load):
         run(instance, {"x": floats(1)})
 
 
+def test_a_module_that_was_saved_in_training_mode_is_evaluated(load):
+    [instance] = load(torch.nn.Dropout(0.9), [("input", "TYPE_FP32", "[-1]")], fp32("y"))
+    assert run(instance, {"input": floats(*[1] * 50)}) == [{"y": [[1] * 50]}]
+
+
 def test_missing_file_is_named_inside_the_repository(load):
     with pytest.raises(ModelLoadError) as raised:
         load(None, fp32("x"), fp32("y"))
