@@ -39,8 +39,9 @@ _LARGE_BYTES: Final = 1 << 16
 # Messages of one call that are taken in one turn of the loop, and how large they may be together.
 _TURN_MESSAGES: Final = 64
 _TURN_BYTES: Final = 1 << 16
-# A call is as good as over in the last part of its time, which is one of so many.
+# A call is as good as over in the last part of its time, which is one of so many, and in the last tick of the clock.
 _DUE_PART: Final = 4
+_TICK_S: Final = 0.001
 # Of a message that was decompressed, so many bytes are a unit of work.
 _UNIT_BITS: Final = 6
 # Stands for what has arrived where nothing has; one for all calls, and never added to.
@@ -468,7 +469,8 @@ class Call(Stream):
         """Whether the deadline has passed, or is near: the client's clock began earlier."""
         if self._timer is None or self.head.timeout_s is None:
             return False
-        return self._timer.when() - self.context.loop.time() < self.head.timeout_s / _DUE_PART
+        left_s = self.opened_s + self.head.timeout_s - self.context.loop.time()
+        return left_s < max(self.head.timeout_s / _DUE_PART, _TICK_S)
 
     @property
     def held_bytes(self) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import uvloop
 
 from app.grpc.options import GrpcOptions
 from app.http2 import frames
@@ -14,7 +15,11 @@ from tests.app.http2.wire import data, goaway_code
 HELD = prefixed(request(request_id="hold").SerializeToString())
 
 
-@pytest.mark.parametrize(("timeout", "code"), [("100S", frames.ENHANCE_YOUR_CALM), ("1n", None)], ids=["begun", "due"])
+@pytest.mark.parametrize(
+    ("timeout", "code"),
+    [("100S", frames.ENHANCE_YOUR_CALM), ("1n", None), ("400u", None)],
+    ids=["begun", "due", "due within a tick of the clock"],
+)
 def test_calls_that_are_given_up_at_their_deadlines_do_not_end_the_connection(timeout: str, code: int | None) -> None:
     """A model that has become slow would otherwise take what other models answer on the same connection with it."""
 
@@ -30,4 +35,5 @@ def test_calls_that_are_given_up_at_their_deadlines_do_not_end_the_connection(ti
         if code is None:
             assert not wire.connection.streams and len(wire.service.cancelled) == len(sent)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
