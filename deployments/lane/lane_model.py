@@ -1,4 +1,4 @@
-"""What a lane needs of a model version that it leads to."""
+"""What the replica's end of a lane needs of a loaded model version."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from protocol.trace import Trace
 
 
 class LaneModel(Protocol):
-    """What the lane needs of a loaded model version."""
+    """Reads, runs and answers the requests that a lane brings it; `interface` is a digest of its inputs and outputs."""
 
     codecs: tuple[WireCodec, ...]
     slow: SlowCodec

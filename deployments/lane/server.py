@@ -134,6 +134,13 @@ class LaneServer:
             self.models.pop(index, None)
         self._table_changed()
 
+    def why_gone(self, index: int) -> str:
+        """Return why there is no model of an index, to the client of a request that was on its way to it."""
+        for (name, _), (row, fault) in self._rows.items():
+            if row == index and fault:
+                return f"model '{name}' is not ready: {fault}"
+        return "the model has been unloaded"
+
     def forget_former(self, model: LaneModel) -> None:
         """Give nothing more to what served as a version before it had another interface."""
         for index in [index for index in self._former if self.models[index] is model]:
@@ -326,7 +333,7 @@ class LaneServerConnection(FrameProtocol):
         model = self._server.models.get(number)
         if model is None:
             self._server.send_due_table()  # by which the client knows where else to go
-            self._refuse(call, Unavailable("the model has been unloaded"), GONE)
+            self._refuse(call, Unavailable(self._server.why_gone(number)), GONE)
             return
         json_size = None if json_length == NO_JSON_LENGTH else json_length
         # The requests of a sequence stay in their order.

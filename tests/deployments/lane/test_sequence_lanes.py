@@ -19,7 +19,7 @@ from deployments.lane.wire import HTTP
 from protocol.errors import QueueFull
 from protocol.infer import COPIED
 from protocol.sequence_mark import SequenceMark
-from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
+from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink, on_loop
 from tests.deployments.lane.sums import body, sums
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "1000"))  # `make soak` sends ten thousand
@@ -143,6 +143,16 @@ def test_calls_that_are_given_up_behind_one_that_runs_are_not_kept():
 
 def test_without_a_replica_there_is_no_lane():
     assert SequenceLanes(60).choose(mark(1), []) is None
+
+
+@on_loop
+async def test_a_sequence_on_its_way_to_a_model_whose_processes_have_died_hears_so():
+    async with Lanes() as lanes:
+        server = lanes.replicas[0].server
+        server.set_model("echo", 1, await sums())
+        assert (await lanes.ask(body(7, 1, start=True))).error is None
+        server.set_model("echo", 1, None, "its process has died")
+        assert str((await lanes.ask(body(7, 1))).error) == "model 'echo' is not ready: its process has died"
 
 
 def test_interleaved_sequences_through_two_ingresses_and_two_replicas():
