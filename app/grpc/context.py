@@ -31,9 +31,9 @@ class CallContext:
         self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
         self.packing = packing_queue(loop) if packing is None else packing
         self.routes = Routes(service.routing.infer_target)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bytes]] = set()
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, coroutine: Coroutine[Any, Any, bytes]) -> asyncio.Task[bytes]:
         """Run a coroutine to its end."""
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)

@@ -1,12 +1,12 @@
 """One method of a gRPC service."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from app.service.service import Service
 
-Handler = Callable[[Service, Any], bytes | Awaitable[bytes]]
+Handler = Callable[[Service, Any], bytes | Coroutine[Any, Any, bytes]]
 """Gets the message as `bytes`, that of a `large` method as a `Buffer`; returns the serialised answer."""
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from time import monotonic_ns
 
 from google.protobuf.message import DecodeError
@@ -81,7 +80,7 @@ class MethodCall(UnaryCall):
 
     __slots__ = ("_task",)
 
-    _task: asyncio.Task[None] | None
+    _task: asyncio.Task[bytes] | None
 
     def dispatch(self, message: Buffer) -> None:
         """Ask the handler."""
@@ -93,13 +92,16 @@ class MethodCall(UnaryCall):
             if isinstance(answer, bytes):
                 self._answer(answer)
             else:
-                self._task = self.context.start(self._wait(answer))
+                self._task = self.context.start(answer)
+                self._task.add_done_callback(self._made)
         except Exception as error:
             self._failed(error)
 
-    async def _wait(self, answer: Awaitable[bytes]) -> None:
+    def _made(self, task: asyncio.Task[bytes]) -> None:
+        if task.cancelled():
+            return
         try:
-            self._answer(await answer)
+            self._answer(task.result())
         except Exception as error:
             self._failed(error)
 

@@ -1,6 +1,7 @@
 """Deadlines that pass, and clients that say so at the same time."""
 
 import asyncio
+import gc
 
 import pytest
 import uvloop
@@ -12,6 +13,7 @@ from tests.app.grpc.server import request
 from tests.app.grpc.test_wire import Wire, prefixed
 from tests.app.http2.wire import data, goaway_code
 
+INDEX = "/inference.GRPCInferenceService/RepositoryIndex"
 HELD = prefixed(request(request_id="hold").SerializeToString())
 
 
@@ -37,3 +39,14 @@ def test_calls_that_are_given_up_at_their_deadlines_do_not_end_the_connection(ti
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+def test_a_call_that_is_given_up_before_its_handler_has_begun_leaves_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    async def run() -> None:
+        wire = Wire()
+        await wire.send(wire.headers(1, INDEX) + data(1, prefixed(b""), end=True) + frames.rst_stream(1, frames.CANCEL))
+        assert not wire.connection.streams
+
+    asyncio.run(run())
+    gc.collect()
+    assert not recwarn.list
