@@ -35,10 +35,10 @@ def with_renamed(gone: Gone, loaded: Iterable[str]) -> dict[str, Mapping[int, st
 
 
 def left_out(old: RepositoryModel | None, new: RepositoryModel) -> dict[int, str]:
-    """Return the versions that a changed version policy leaves out."""
+    """Return the versions that ran and do not any more: the policy leaves them out, or the model cannot be read."""
     kept = {package.version for package in new.packages}
-    before = old.packages if old is not None and new.packages else ()
-    return {package.version: UNLOADED for package in before if package.version not in kept}
+    before = {package.version for package in old.packages} if old is not None else set[int]()
+    return dict.fromkeys(before - kept, UNLOADED if new.packages else short_text(new.failure or UNLOADED))
 
 
 def not_loaded(

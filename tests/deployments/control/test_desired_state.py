@@ -198,6 +198,9 @@ def test_ensembles_serve_on_while_a_model_below_or_above_them_cannot_be_read(tmp
     configure("step", TENSORS.replace('"Y"', '"Z"'))
     for name in ("step", "middle"):
         assert failing(load(name)) == {"middle", "top"}
+        gone = load(name).gone
+        assert gone.keys() == {"middle", "top"} and "non-existing output Y" in gone["middle"][1], "and not: unloaded"
+        assert not reverted(options, load(name), load(name).trials[0], {}, "").gone
 
 
 def test_an_ensemble_waits_for_its_step_also_after_a_load_of_it_that_fails(tmp_path: Path) -> None:
