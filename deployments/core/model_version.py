@@ -122,6 +122,17 @@ class ModelVersion:
         self.older = older
         self.submit, self.cancel = self._submit_to_either, self._cancel_in_either
 
+    def comes_before(self, older: "ModelVersion") -> bool:
+        """Whether sequences may be left to the instances of `older`."""
+        return self.older is not None and (self.older is older or self.older.comes_before(older))
+
+    def forget(self, older: "ModelVersion") -> None:
+        """Leave sequences no longer to `older`, but to what it leaves them to itself."""
+        if self.older is older:
+            self.older = older.older
+        elif self.older is not None:
+            self.older.forget(older)
+
     def leaves(self, sequence_id: int | str) -> bool:
         """End a sequence unless something of it waits or runs; returns whether it is over."""
         if self.older is not None and not self.older.leaves(sequence_id):

@@ -285,7 +285,7 @@ class ModelHost:
     def _put_back(self, key: Key, former: ServedModel) -> None:
         """Serve what a version was before its trial, whose files may be others by now."""
         tried = self.served[key].model
-        tried.older = None  # what it has left there is here
+        tried.forget(former.model)  # what it has left there is here
         former.ready = True
         if former.sequence_idle_us and former.model.package.runs_as(tried.package):
             former.go_on_with_sequences(tried)
@@ -317,9 +317,10 @@ class ModelHost:
         if old.interface != new.interface:
             await self.former.until_unasked(old)
         await old.slow.all_decoded(DRAIN_TIMEOUT_S)
-        while new.older is old.model and old.model.sequence_count:
+        while new.comes_before(old.model) and old.model.sequence_count:
             await asyncio.sleep(_SEQUENCE_POLL_S)
-        new.older = None
+        old.model.older = None  # of which nothing is left either
+        new.forget(old.model)
         await old.model.close(self.unload_timeout_s)
         release(old.held)
         collect_long_lived_objects()

@@ -183,3 +183,21 @@ async def test_its_sequences_go_on_though_other_files_were_tried(tmp_path: Path)
     assert await sums.add(1, 1) == 2
     assert await refused(sums, 2)
     await sums.host.close()
+
+
+@on_a_loop
+async def test_sequences_from_before_what_is_put_back_go_on_however_often_it_is(tmp_path: Path) -> None:
+    sums = Sums(tmp_path)
+    await sums.load(1)
+    assert await sums.add(1, 1, sequence_start=True) == 1
+    await sums.load(2)
+    assert await sums.add(2, 1, sequence_start=True) == 1
+    for number in (3, 4):
+        await sums.load(number, before="")
+        assert await sums.add(number, 1, sequence_start=True) == 1
+        await sums.load(2)
+    assert [await sums.add(id, 1, sequence_end=True) for id in (4, 1, 3)] == [2, 2, 2]
+    await sums.until_finalized(1 + 3 + 4)
+    assert await sums.add(2, 1) == 2
+    await sums.host.close()
+    assert sums.finalized == 1 + 2 + 3 + 4
