@@ -22,8 +22,9 @@ class LateLoads:
         self._changed = asyncio.Event()
 
     def fits(self, steps: Sequence[AskedStep]) -> bool:
-        """Whether all the steps that serve anywhere can be asked so."""
-        return all(self._router.fits(*step) for step in steps)
+        """Whether all the steps that serve anywhere can be asked so; an ensemble that waits here cannot."""
+        waiting = {name for name, _ in self._waiting}
+        return all(step[0] not in waiting and self._router.fits(*step) for step in steps)
 
     def waits(self, key: Key) -> bool:
         """Whether an ensemble waits for its steps."""
@@ -38,6 +39,7 @@ class LateLoads:
             await self._changed.wait()
         del self._waiting[key]  # from here on it is a load as others are
         await load()
+        self.routes_changed()  # though it may have failed: others waited for it
 
     def routes_changed(self) -> None:
         """Look again; to be called when other models can be asked than before."""

@@ -186,6 +186,10 @@ class ModelHost:
         digest = self._wanted[key]["digest"] if key in self._wanted else ""
         return bool(digest) and self.failed(*key, digest) and self.changes.digest(key) != digest
 
+    def _stays(self, key: Key) -> bool:
+        """Whether what serves as a version stays, as what is wanted, or one of its steps, has failed."""
+        return key in self._wanted and not self._wants(key, self._digest(key)) and not self._is_loading(key)
+
     def _wants(self, key: Key, digest: str) -> bool:
         return key in self._wanted and self._wanted[key]["digest"] == digest
 
@@ -199,7 +203,7 @@ class ModelHost:
         return self._digest(key), self.failures.get(key, ("", ""))[1], self.changes.digest(key)
 
     async def _load_after_steps(self, key: Key, data: dict[str, Any]) -> None:
-        """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them fails.
+        """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them stays.
 
         Else it would ask the steps that serve for what those to come take and give. Nobody waits for the steps that
         load in other processes.
@@ -208,7 +212,7 @@ class ModelHost:
         while loads := {each: load for each, load in self.changes.loads(steps).items() if self._is_loading(each)}:
             tried |= loads.keys()
             await asyncio.wait(loads.values())
-        if any(map(self._has_failed, tried)):
+        if any(map(self._stays, tried)):
             return
         asked = await asyncio.to_thread(asked_steps, data) if steps else []
         if self.late.fits(asked):
@@ -217,7 +221,7 @@ class ModelHost:
             self.late.begin(key, asked, partial(self._load_late, key, data))
 
     async def _load_late(self, key: Key, data: dict[str, Any]) -> None:
-        await self._load_all({key: data}, self._load)
+        await self._load_all({key: data}, self._load_after_steps)
         self.loaded_late()
 
     async def _load(self, key: Key, data: dict[str, Any], *, again: bool = False) -> None:

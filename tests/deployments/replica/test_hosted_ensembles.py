@@ -211,3 +211,27 @@ def test_an_ensemble_that_waits_for_its_steps_waits_for_what_comes_in_place_of_o
             assert hosted.host.copies_now("two", 1, "new")
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(("loads", "answer"), [(True, 4), (False, 2)], ids=["loads", "fails"])
+def test_an_ensemble_stays_as_it_was_when_one_in_it_does(loads: bool, answer: int, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    before = Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE)
+    before.add("inner", config=ALONE.replace("last", "first")).add("outer", config=STEP % "inner")
+    of_z = ('key: "Y" value: "Y"', 'key: "Z" value: "Y"')
+    after = Models(tmp_path / "after", False).add("first", GATED % (str(gate), loads), config=STEP_CONFIG)
+    after.add("inner", config=ALONE.replace("last", "first").replace(*of_z))
+    after.add("last", GATED % ("/dev/null", True), config=STEP_CONFIG).add(
+        "outer", config=(STEP % "inner").replace(*of_z)
+    )
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            applied = asyncio.create_task(hosted.host.apply(after.planned()))
+            with await asyncio.to_thread(gate.open, "w"):
+                assert await hosted("outer", 0) == [2]
+            await applied
+            assert await hosted("outer", 0) == [answer]
+
+    asyncio.run(check())

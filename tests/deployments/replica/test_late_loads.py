@@ -188,3 +188,37 @@ def test_it_does_not_wait_for_a_step_that_serves_nowhere(models: tuple[Models, M
             await e.lanes.until(lambda: e.late == [e.before[0]["digest"]])
 
     asyncio.run(run())
+
+
+def test_an_ensemble_that_has_it_waits_with_it(tmp_path: Path) -> None:
+    outer = ENSEMBLE.replace('"there"', '"e"') % "Y"
+    before, after = (
+        renamed(tmp_path / output, output).add(
+            "outer", config=outer, more=f'parameters {{ key: "{output}" value {{}} }}'
+        )
+        for output in ("Y", "Z")
+    )
+
+    async def run() -> None:
+        old, new = step(before), step(after)
+        async with Lanes() as lanes, before.hosted("e", "outer", fleet=lanes.fleet) as hosted:
+
+            async def serve(model: EchoModel) -> None:
+                lanes.replicas[0].server.set_model("there", 1, model)
+                await lanes.until(lambda: lanes.fleet.target("there", 1, model.interface) is not None)
+                hosted.host.late.routes_changed()
+
+            def digests() -> dict[str, str]:
+                return {row[0]: row[4] for row in hosted.host.report()}
+
+            await serve(old)
+            served, wanted = digests(), {row["package"]["name"]: row["digest"] for row in after.planned("e", "outer")}
+            assert served.keys() == wanted.keys() and not {*served.values()} & {*wanted.values()}
+            await hosted.host.apply(after.planned("e", "outer"))
+            hosted.host.late.routes_changed()
+            await asyncio.sleep(0)
+            assert digests() == served
+            await serve(new)
+            await lanes.until(lambda: digests() == wanted)
+
+    asyncio.run(run())
