@@ -55,6 +55,10 @@ class CallTarget(Protocol):
         """Whether requests wait while there is no replica: one is being made, or is made for who asks."""
         ...
 
+    def takes(self, call: "LaneCall") -> bool:
+        """Whether what the lanes lead to, as far as there are any, has the interface that a call is made for."""
+        ...
+
     def send(self, call: "LaneCall") -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
         ...
@@ -96,8 +100,8 @@ class LaneCall:
     are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it, or that do not know
     its sequence. A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a
     `mark` is within a sequence, and no other replica than the one that holds it can answer it. `gpus` are those in
-    whose memory it names inputs. `others` are versions that may hold its sequence, if its own does not. One that is
-    `copied` is for a shadow.
+    whose memory it names inputs. One with an `interface` is sent again only to what has that. `others` are versions
+    that may hold its sequence, if its own does not. One that is `copied` is for a shadow.
     """
 
     __slots__ = (
@@ -111,6 +115,7 @@ class LaneCall:
         "given_up",
         "gpus",
         "id",
+        "interface",
         "json_length",
         "lane",
         "lone_deaths",
@@ -142,6 +147,7 @@ class LaneCall:
         self.delivered = False
         self.near = False
         self.gpus: frozenset[str] = NO_GPUS
+        self.interface = ""
         self.lone_deaths: int
         self.refused_by: tuple[LaneClient | None, ...] = ()
         self.others: Sequence[VersionTarget] = ()

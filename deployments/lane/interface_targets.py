@@ -28,7 +28,9 @@ class InterfaceTargets:
             target = targets.get((row.version, row.interface))
             if target is None:
                 target = targets[row.version, row.interface] = LaneTarget(row.name, row.version, self._context)
-            target.choice.add(lane, row.number, capacity=row.capacity, spill=row.spill, gpus=row.gpus)
+            target.choice.add(
+                lane, row.number, capacity=row.capacity, spill=row.spill, gpus=row.gpus, interface=row.interface
+            )
             target.follow_sequences(row.sequence_idle_us)
 
     def withdraw(self, lane: LaneClient) -> None:

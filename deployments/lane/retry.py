@@ -108,7 +108,9 @@ class Retry:
     def _send(self, call: LaneCall, alone: bool = False) -> ServingError | None:
         target = call.target
         key = target.model_name, target.version
-        found = self._routes.find(*key) or self._routes.awaited(*key) or target
+        found = self._routes.find(*key, call.interface) or self._routes.awaited(*key) or target
+        if not found.takes(call):
+            return Unavailable(f"Request for unknown model: '{key[0]}' version {key[1]} is not at ready state")
         try:
             send = found.send_alone if alone else found.send if call.mark is None else found.start_anew
             error = send(call)

@@ -34,7 +34,7 @@ class Routes:
         one to wait for (`awaited`).
         """
         target = self._find(name, version)
-        if not interface or target is None or not target.choice.lanes or target.choice.interfaces == {interface}:
+        if target is None or target.serves(interface):
             return target
         return self._interfaces.find(name, version, interface, self._taken)
 

@@ -111,6 +111,14 @@ class LaneTarget:
         elif self.waiting:
             self._send_all(self.waiting)
 
+    def serves(self, interface: str) -> bool:
+        """Whether all the lanes lead to an interface of the model, "" for any; where there is none, it may come."""
+        return not interface or not self.choice.lanes or self.choice.interfaces == {interface}
+
+    def takes(self, call: LaneCall) -> bool:
+        """Whether what the lanes lead to, as far as there are any, has the interface that a call is made for."""
+        return self.serves(call.interface)
+
     def _send_all(self, waiting: WaitingCalls | None) -> None:
         for call in waiting.release() if waiting is not None else ():
             if not call.cancelled and (error := self._send_waiting(call)) is not None:
@@ -231,6 +239,8 @@ class LaneTarget:
 
     def _send_waiting(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane that has waited for one; that its model has sequences may be known only now."""
+        if not self.serves(call.interface):
+            return self._nowhere()
         if self._sequences is None:
             return self.send(call)
         json_length = None if call.json_length == NO_JSON_LENGTH else call.json_length
@@ -321,7 +331,7 @@ class LaneTarget:
         A replica says first that it has it no more. What may have killed a replica, and what is within a sequence, is
         sent nowhere else.
         """
-        if call.mark is not None or call.deaths or call.lane in self.choice.lanes:
+        if call.mark is not None or call.deaths or call.lane in self.choice.lanes or not self.serves(call.interface):
             return False
         return self.send(call) is None
 

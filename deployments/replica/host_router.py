@@ -148,7 +148,7 @@ class HostRouter:
         if target is None or codec is None:
             self._refuse(request, _not_ready(model_name))
             return
-        step = request.context = RemoteStep(request, codec, target, self._clock, others)
+        step = request.context = RemoteStep(request, codec, target, self._clock, others, interface)
         step.begin()
 
     def _codec(self, name: str, interfaces: Collection[str]) -> StepCodec | None:

@@ -41,10 +41,11 @@ class StepCodec:
 class RemoteStep:
     """A step under way in another process: turns its answer, which comes as bytes, into arrays for the ensemble.
 
-    `others` are versions that may hold its sequence, if the target does not.
+    `others` are versions that may hold its sequence, if the target does not. It is made for an `interface` of the
+    model, "" for whichever that has.
     """
 
-    __slots__ = ("_clock", "_codec", "_others", "_reading", "_request", "_target", "_token", "_writing")
+    __slots__ = ("_clock", "_codec", "_interface", "_others", "_reading", "_request", "_target", "_token", "_writing")
 
     def __init__(
         self,
@@ -53,11 +54,13 @@ class RemoteStep:
         target: LaneTarget,
         clock: Clock,
         others: Sequence[LaneTarget] = (),
+        interface: str = "",
     ) -> None:
         self._request: InferRequest | None = request
         self._codec = codec
         self._target = target
         self._others = others
+        self._interface = interface
         self._clock = clock
         self._token: LaneCall | None = None
         self._writing: Work | None = None
@@ -93,6 +96,8 @@ class RemoteStep:
         token = self._target.submit(parts, json_length, self, trace=request.trace, from_client=False, copied=copied)
         if self._request is not None:
             self._token = token
+        if self._interface and token is not None:
+            token.interface = self._interface
         if self._others:
             self._target.may_be_elsewhere(token, self._others)
 

@@ -14,7 +14,7 @@ from protocol.infer import SEQUENCE_START, InferRequest
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
 from tests.deployments.fakes import Answers, slow_queue
-from tests.deployments.lane.harness import Lanes
+from tests.deployments.lane.harness import EchoModel, Lanes
 from tests.deployments.schedulers.test_ensemble import model, step
 
 ENSEMBLE = model(
@@ -110,6 +110,31 @@ def test_a_step_that_has_answered_is_not_answered_again_when_the_ensemble_is_can
             away.scheduler.cancel(request)
             await away.drained()
             assert away.answers.order == ["r"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("interface", ["as before", "another"])
+def test_a_step_that_loses_its_replica_is_sent_only_to_one_of_the_interface_that_it_is_made_for(interface: str) -> None:
+    async def run() -> None:
+        async with echoes() as lanes:
+            away, (replica,) = Away(lanes), lanes.replicas
+            await away.start()
+            replica.die()
+            await lanes.until(lambda: lanes.fleet.target("echo") is None)
+            away.scheduler.submit(away.answers.request("waits"))
+            after = EchoModel()
+            after.interface, after.hold = away.model.interface if interface == "as before" else interface, True
+            replica.server.set_model("echo", 1, None)
+            replica.server.set_model("echo", 1, after)
+            await replica.come_back()
+            if interface == "another":
+                await lanes.until(lambda: sorted(away.answers.order) == ["r", "waits"])
+                assert all("not at ready state" in away.answers.error(name) for name in ("r", "waits"))
+                assert not after.held
+            else:
+                await lanes.until(lambda: len(after.held) == 2)
+            await lanes.until(lambda: lanes.lanes_open == 1)
 
     asyncio.run(run())
 
