@@ -119,10 +119,13 @@ class LaneServer:
         key = (name, version)
         index = self._rows[key][0] if key in self._rows else self._new_index()
         before = self.models.get(index)
-        if model is not None and before is not None and before.interface != model.interface:
-            self._former[index] = key
-            index = next((each for each in self._former if self.models[each] is model), MAX_MODELS)
-            if self._former.pop(index, None) is None:  # else it is back
+        if model is not None and (before is None or before.interface != model.interface):
+            former = next((each for each in self._former if self.models[each] is model), MAX_MODELS)
+            if before is not None:
+                self._former[index] = key
+            if self._former.pop(former, None) is not None:  # it is back
+                index = former
+            elif before is not None:
                 index = self._new_index()
         if model is not None or fault:
             self._rows[key] = index, fault

@@ -76,6 +76,26 @@ def test_what_serves_again_as_before_answers_what_was_on_its_way_to_it() -> None
     asyncio.run(run())
 
 
+def test_what_serves_again_in_place_of_what_has_died_is_kept_once() -> None:
+    async def run() -> None:
+        async with Lanes() as lanes:
+            fleet, server = lanes.fleet, lanes.replicas[0].server
+            before, tried, after = echo("before"), echo("tried"), echo("before")
+            server.set_model("m", 1, before)
+            server.set_model("m", 1, tried)
+            server.set_model("m", 1, None, "its process has died")
+            server.set_model("m", 1, before)
+            await lanes.until(lambda: fleet.target("m", 1, "before") is not None)
+            asked(fleet.target("m"))
+            await lanes.until(lambda: len(before.held) == 1)
+            server.set_model("m", 1, after)
+            assert after in server.models.values() and before not in server.models.values()
+            asked(fleet.target("m", 1, "before"))
+            await lanes.until(lambda: len(after.held) == 1)
+
+    asyncio.run(run())
+
+
 def test_of_two_replicas_those_are_asked_that_have_changed_or_have_not() -> None:
     async def run() -> None:
         async with Lanes(2) as lanes:
