@@ -27,14 +27,16 @@ class Metadata:
         """Return a model's metadata with its ready versions, or with the one that is asked for."""
         self._routing.target(name, version)
         versions = [version] if version != -1 else self._models.ready_versions(name)
-        config = self._models.config(name)
+        config = self._models.config(name, versions[-1])
         assert config is not None  # a model that has a target has a configuration
         return model_metadata(config, versions)
 
     def config(self, name: str, version: int = -1) -> bytes:
-        """Return a model's completed configuration as JSON."""
+        """Return a model's completed configuration as JSON: of the version asked for, or the highest that is ready."""
         self._routing.target(name, version)
-        return self._models.directory.models[name].config.encode()
+        entry = self._models.directory.models[name]
+        shown = version if version != -1 else self._models.ready_versions(name)[-1]
+        return entry.other_configs.get(shown, entry.config).encode()
 
     def examples(self) -> list[dict[str, Any]]:
         """Return, for each model with a ready version, its name and a small body that it answers, or None."""

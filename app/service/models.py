@@ -124,10 +124,10 @@ class Models:
         """Return the name that a model has in its repository."""
         return (self._namespacing and shared_name(known)) or known
 
-    def config(self, name: str) -> ModelConfig | None:
-        """Return a model's completed configuration; None for an unknown model, and one without."""
+    def config(self, name: str, version: int = -1) -> ModelConfig | None:
+        """Return a model's completed configuration, or that of one version; None for an unknown model, or without."""
         entry = self.directory.models.get(name)
-        return None if entry is None else entry.model_config
+        return None if entry is None else entry.config_of(version)
 
     def find(self, name: str, version: int) -> VersionTarget | None:
         """Return the target of one version; None when neither this process nor a lane has it."""

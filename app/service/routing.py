@@ -50,7 +50,7 @@ class Routing:
         """Return the target of a generate request, the model's inputs as in its metadata, and if it is decoupled."""
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
         target = self.infer_target(name, checked_version(version))
-        config = self._models.config(name)
+        config = self._models.config(name, target.version)
         assert config is not None  # a model that has a target has a configuration
         inputs: list[dict[str, Any]] = model_metadata(config, [target.version])["inputs"]
         return target, inputs, self.decoupled(name)

@@ -99,6 +99,7 @@ class VersionEntry:
 class ModelEntry:
     """One model: its completed configuration (ModelConfig as JSON, "" when it could not be read) and its versions.
 
+    `config` is that of the highest version; `other_configs` are those of versions whose files complete it otherwise.
     `reason` says why a model has no versions; one that was never to be loaded has neither. `traffic` is `Traffic` as
     plain data, and what there is of canaries; empty where the highest version gets everything. With
     `--model-namespacing`, `namespace` is the path or address of its repository. `removed` says that no repository has
@@ -112,14 +113,20 @@ class ModelEntry:
     traffic: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = ""
     removed: bool = False
+    other_configs: Mapping[int, str] = field(default_factory=dict)
     _parsed: ModelConfig | None = field(default=None, repr=False, compare=False)
 
     @property
     def model_config(self) -> ModelConfig | None:
         """The configuration, parsed when it is first asked for (some 0.7 ms); None when it could not be read."""
         if self._parsed is None and self.config:
-            self._parsed = json_format.Parse(self.config, ModelConfig(), ignore_unknown_fields=True)
+            self._parsed = _parse(self.config)
         return self._parsed
+
+    def config_of(self, version: int) -> ModelConfig | None:
+        """Return the configuration of one version; None when it could not be read."""
+        other = self.other_configs.get(version)
+        return self.model_config if other is None else _parse(other)
 
     def takes(self, version: int) -> bool:
         """Whether a version (-1: any) takes requests."""
@@ -140,6 +147,7 @@ class ModelEntry:
             "traffic": self.traffic,
             "namespace": self.namespace,
             "removed": self.removed,
+            "other_configs": {str(number): config for number, config in self.other_configs.items()},
         }
 
     @classmethod
@@ -150,8 +158,13 @@ class ModelEntry:
         """
         versions = {int(number): VersionEntry.from_dict(version) for number, version in data["versions"].items()}
         parsed = known._parsed if known is not None and known.config == data["config"] else None
-        later = data.get("traffic", {}), data.get("namespace", ""), data.get("removed", False)
+        others = {int(number): config for number, config in data.get("other_configs", {}).items()}
+        later = data.get("traffic", {}), data.get("namespace", ""), data.get("removed", False), others
         return cls(data["config"], data["backend"], data["reason"], versions, *later, parsed)
+
+
+def _parse(config: str) -> ModelConfig:
+    return json_format.Parse(config, ModelConfig(), ignore_unknown_fields=True)
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ class ModelTable:
         """Whether there are versions that were so until now."""
         self.refused: Mapping[str, str] = {}
         """Why applications were not deployed, by name."""
-        self._json: dict[str, tuple[ModelConfig, str]] = {}
+        self._json: dict[str, tuple[ModelConfig, str, dict[int, str]]] = {}
         self._names: Collection[str] = ()
         self._names_are_all = False
         self._wanted: frozenset[str] = frozenset()
@@ -134,11 +134,14 @@ class ModelTable:
         config = shown.config
         if config is None:
             return ModelEntry("", "", reason, versions, namespace=shown.namespace)
-        known, text = self._json.get(shown.name, (None, ""))
+        known, text, others = self._json.get(shown.name, (None, "", {}))
         if known is not config:
             text = config_to_json(config)
-            self._json[shown.name] = (config, text)
-        return ModelEntry(text, config.backend or config.platform, reason, versions, namespace=shown.namespace)
+            differing = [package for package in shown.packages if package.config != config]
+            others = {package.version: config_to_json(package.config) for package in differing}
+            self._json[shown.name] = (config, text, others)
+        backend, namespace = config.backend or config.platform, shown.namespace
+        return ModelEntry(text, backend, reason, versions, namespace=namespace, other_configs=others)
 
     def _note_left(self, before: Mapping[str, ModelEntry]) -> None:
         """Note when versions were unloaded; those that were so under a former controller are long gone."""

@@ -1,5 +1,7 @@
 """What an ingress says of models that are ready elsewhere."""
 
+import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 from app.service.metadata import Metadata
@@ -31,6 +33,27 @@ def test_the_index_says_nothing_of_a_model_that_has_been_removed() -> None:
     models.directory.epoch = "controller"
     rows = Metadata("eagleray", "1", models, cast(Any, None)).index()
     assert [row["name"] for row in rows] == ["unloaded"]
+
+
+def test_each_version_is_shown_with_the_tensors_of_its_own_file() -> None:
+    host = FakeHost()
+    models = Models(cast(Any, host), cast(Any, FakeFleet()))
+    told = ModelEntry(
+        '{"name": "m", "input": [{"name": "X", "dims": ["3"]}]}',
+        versions={number: VersionEntry(READY) for number in (1, 2)},
+        other_configs={1: '{"name": "m", "input": [{"name": "X", "dims": ["2"]}]}'},
+    ).to_dict()
+    models.directory.models = {"m": ModelEntry.from_dict(json.loads(json.dumps(told)), None)}
+    metadata = Metadata("eagleray", "1", models, cast(Any, SimpleNamespace(target=lambda name, version: None)))
+
+    def shown(version: int) -> tuple[object, object]:
+        config = json.loads(metadata.config("m", version))
+        return metadata.model("m", version)["inputs"][0]["shape"], config["input"][0]["dims"]
+
+    host.ready |= {("m", 1), ("m", 2)}
+    assert [shown(version) for version in (1, 2, -1)] == [([2], ["2"]), ([3], ["3"]), ([3], ["3"])]
+    host.ready.discard(("m", 2))
+    assert shown(-1) == ([2], ["2"]), "version 1 answers then"
 
 
 def test_an_ingress_does_not_begin_beside_others_before_its_controller_has_heard_what_serves() -> None:

@@ -9,6 +9,7 @@ from deployments.control.desired_state import DesiredState, unloaded
 from deployments.control.directory import LOADING, READY, UNAVAILABLE, UNLOADING, ModelEntry, VersionEntry
 from deployments.control.embedded_reports import WAIT_S
 from deployments.control.model_table import LONG_GONE_S, ModelTable
+from tests.deployments.backends.onnx_models import write_model
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import ENSEMBLE, PLACED, Repository
 
@@ -235,3 +236,17 @@ def test_nothing_is_kept_of_the_configurations_of_models_that_are_gone(tmp_path:
     repository, desired, table = started(tmp_path)
     table.replace(unloaded(repository.options, desired, ["outer"]), {})
     assert table._json.keys() == {"step", "inner"}
+
+
+def test_versions_that_are_completed_otherwise_have_their_own_configurations(tmp_path: Path) -> None:
+    for version, size in ((1, 2), (2, 3), (3, 3)):
+        folder = tmp_path / "m" / str(version)
+        folder.mkdir(parents=True)
+        write_model(folder / "model.onnx", ["Identity X Y"], [f"X:FLOAT:n,{size}"], [f"Y:FLOAT:n,{size}"])
+    (tmp_path / "m" / "config.pbtxt").write_text("version_policy { all {} }")
+    table = ModelTable()
+    table.replace(Repository(tmp_path).read(), {})
+    entry = ModelEntry.from_dict(table.tables()["models"]["m"], None)
+    assert entry.other_configs.keys() == {1}
+    configs = [entry.config_of(version) for version in (1, 2, 3)]
+    assert [list(config.input[0].dims) for config in configs if config is not None] == [[2], [3], [3]]
