@@ -179,10 +179,18 @@ def _complete_from_graph(config: ModelConfig, graph: OnnxGraph, default_max_batc
         )
     batching = config.max_batch_size > 0
     if fills_inputs:
-        config.input.extend(_tensors(ModelInput, graph.inputs, batching))
+        made = _made_inputs(config)
+        sent = (tensor for tensor in graph.inputs if tensor.name not in made)
+        config.input.extend(_tensors(ModelInput, sent, batching))
     if fills_outputs:
         config.output.extend(_tensors(ModelOutput, graph.outputs, batching))
     return warnings
+
+
+def _made_inputs(config: ModelConfig) -> set[str]:
+    """Return the inputs of a sequence that the server makes, which no client sends."""
+    sequence = config.sequence_batching
+    return {each.name for each in sequence.control_input} | {each.input_name for each in sequence.state}
 
 
 def _check_types(tensors: Iterable[GraphTensor], graph: OnnxGraph) -> None:

@@ -36,6 +36,7 @@ BATCHING = graph({"X": (-1, 4)}, {"Y": (-1,)})
 FIXED = graph({"X": (1, 4)}, {"Y": ()})
 X = 'input { name: "X" data_type: TYPE_FP32 dims: 4 }'
 Y_SCALAR = 'output { name: "Y" data_type: TYPE_FP32 dims: 1 reshape { } }'
+SEQUENCE = 'sequence_batching { control_input { name: "START" } state { input_name: "S" output_name: "Y" } }'
 
 ONNX = {
     "batching": (BATCHING, 4, "", f"max_batch_size: 4 dynamic_batching {{ }} {X} {Y_SCALAR}", 1),
@@ -52,6 +53,13 @@ ONNX = {
         4,
         "sequence_batching { }",
         f"max_batch_size: 4 sequence_batching {{ }} {X} {Y_SCALAR}",
+        1,
+    ),
+    "inputs that the server makes are left out": (
+        graph({"X": (-1, 4), "START": (-1, 1), "S": (-1, 2)}, {"Y": (-1,)}),
+        4,
+        SEQUENCE,
+        f"max_batch_size: 4 {SEQUENCE} {X} {Y_SCALAR}",
         1,
     ),
     "no default size": (
