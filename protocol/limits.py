@@ -20,8 +20,8 @@ class Limits(ByName):
     http_max_input_size_bytes: int = 64 * MIB
     json_max_depth: int = 100
     json_max_elements: int = 16 * MIB
-    max_inputs: int = 256
-    max_outputs: int = 256
+    max_inputs: int = 1024
+    max_outputs: int = 1024
     max_parameters: int = 64
     max_tensor_rank: int = 32
     max_dim: int = 2**31 - 1

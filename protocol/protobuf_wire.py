@@ -14,7 +14,7 @@ FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
 FIXED32: Final = 5
 
-MAX_FIELDS: Final = 2048
+MAX_FIELDS: Final = 4096
 """Fields of a message that are walked over: a walk through the empty fields of a large message would take seconds."""
 
 _VARINT_BYTES = 10

@@ -64,8 +64,8 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
         ("65,536", "app.http.endpoint._MAX_MEMBERS"),
     ),
     "| inputs, outputs, parameters of a request |": (
-        ("256", LIMITS + "max_inputs"),
-        ("256", LIMITS + "max_outputs"),
+        ("1,024", LIMITS + "max_inputs"),
+        ("1,024", LIMITS + "max_outputs"),
         ("64", LIMITS + "max_parameters"),
     ),
     "| tensor rank; one dimension |": (("32", LIMITS + "max_tensor_rank"), ("2³¹−1", LIMITS + "max_dim")),

@@ -284,8 +284,8 @@ for id, names, text in (
     ("unknown", ["INPUT0", "OTHER"], "unexpected inference input 'OTHER' for model 'simple'"),
     ("no-name", ["INPUT0", ""], "unexpected inference input '' for model 'simple'"),
     ("twice", ["INPUT0", "INPUT0"], PREFIX + "input 'INPUT0' already exists in request"),
-    ("257", [f"I{i}" for i in range(257)], "request has 257 inputs, more than 256"),
-    ("1000", [f"I{i}" for i in range(1_000)], "request has 1000 inputs, more than 256"),
+    ("1025", [f"I{i}" for i in range(1025)], "request has 1025 inputs, more than 1024"),
+    ("2000", [f"I{i}" for i in range(2_000)], "request has 2000 inputs, more than 1024"),
     ("other-order", ["INPUT1", "INPUT0"], ""),
 ):
     inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16]} for name in names]
@@ -350,7 +350,7 @@ for id, content, text in (
     ("no-name", _outputs(""), "unexpected inference output '' for model 'simple'"),
     ("input", _outputs("INPUT0"), "unexpected inference output 'INPUT0' for model 'simple'"),
     ("twice", _outputs("OUTPUT0", "OUTPUT0"), ""),
-    ("2000", _outputs(*[f"O{i}" for i in range(2_000)]), "request has 2000 outputs, more than 256"),
+    ("2000", _outputs(*[f"O{i}" for i in range(2_000)]), "request has 2000 outputs, more than 1024"),
     ("classes-1", _outputs("OUTPUT0", classification=parameter(1)), ""),
     ("classes-2^31-1", _outputs("OUTPUT0", classification=parameter(2**31 - 1)), ""),
     ("classes-0", _outputs("OUTPUT0", classification=parameter(0)), "'classification' parameter, expected >= 0"),
@@ -455,7 +455,7 @@ _add(
 # The message itself
 _BYTES = message(id="7").SerializeToString()
 _BROKEN = "failed to parse the request as a ModelInferRequest"
-_FIELDS = "request has more than 2048 fields"
+_FIELDS = "request has more than 4096 fields"
 _add("message-1000000-inputs", "5.1", lambda: b"\x0a\x06floats" + b"\x2a\x00" * 1_000_000, _FIELDS)
 _add("message-1000000-raw", "5.1", lambda: b"\x3a\x00" * 1_000_000, _FIELDS)
 _add("message-1000000-names", "5.1", lambda: b"\x0a\x01x" * 1_000_000, _FIELDS)

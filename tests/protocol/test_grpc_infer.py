@@ -316,6 +316,17 @@ def test_response_parameters_of_no_type_are_an_error(codec: GrpcInferCodec, valu
         codec.encode(codec.decode(body(), None, ignore), InferResponse({}, {"p": value}))
 
 
+def test_a_request_may_have_all_the_inputs_and_outputs_of_a_very_wide_model() -> None:
+    names = [f"T{number}" for number in range(1024)]
+    tensors = {name: tensor(name, "FP32", 1)[name] for name in names}
+    message = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[bytes(4)] * len(names))
+    for name in names:
+        message.inputs.add(name=name, datatype="FP32", shape=[1])
+        message.outputs.add(name=name)
+    codec = GrpcInferCodec(Signature("m", 0, tensors, tensors), "1", Limits())
+    assert codec.decode(message.SerializeToString(), None, ignore).inputs.keys() == tensors.keys()
+
+
 def test_limits_hold_on_both_sides() -> None:
     inputs = tensor("A", "FP32", 1) | tensor("B", "FP32", 1)
     message = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[bytes(4)] * 2)

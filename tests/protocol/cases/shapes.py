@@ -105,8 +105,8 @@ for id, inputs, text in (
     ("three-inputs", [_A, _B, _C], _EXPECTED.format(3, "['INPUT0','INPUT1','INPUT2']", "]")),
     ("unknown-input", [_A, _C], "unexpected inference input 'INPUT2' for model 'simple'"),
     ("duplicate-input", [_A, _B, _A], "input 'INPUT0' already exists in request"),
-    ("257-inputs", [_A | {"name": f"I{i}"} for i in range(257)], "request has 257 inputs, more than 256"),
-    ("256-inputs", [_A | {"name": f"I{i}"} for i in range(256)], "expected 2 inputs but got 256 inputs"),
+    ("1025-inputs", [_A | {"name": f"I{i}"} for i in range(1025)], "request has 1025 inputs, more than 1024"),
+    ("1024-inputs", [_A | {"name": f"I{i}"} for i in range(1024)], "expected 2 inputs but got 1024 inputs"),
 ):
     T.add(id, {"inputs": inputs}, text, model="simple")
 T.add("with-id", {"id": "r7", "inputs": [_A]}, "[request id: r7] expected 2 inputs", model="simple")
