@@ -273,8 +273,10 @@ class ModelReader:
                 files = [inside(version_path, other, self._name) for other in config.cc_model_filenames.values()]
                 for file in filter(os.path.exists, (*files, path)):
                     graph = None if file.endswith(ORT_SUFFIX) else read_onnx_graph(file)
-        except (ModelFileError, OnnxFileError) as error:
+        except ModelFileError as error:
             self._fail(text, [Fault("default_model_filename", str(error))])
+        except OnnxFileError as error:
+            self._fail(text, [Fault("default_model_filename", f"version {self._version}: {error}")])
         return path, graph
 
     def _default_max_batch_size(self, config: ModelConfig) -> int:

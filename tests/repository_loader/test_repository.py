@@ -74,12 +74,21 @@ FAILURES: dict[str, tuple[dict[str, str | bytes | None], LoaderOptions, str]] = 
     "broken file": (
         {"m/1/model.onnx": BATCHING_ONNX[:-9]},
         LoaderOptions(),
-        "'model.onnx' is not a whole ONNX model",
+        "version 1: 'model.onnx' is not a whole ONNX model",
     ),
     "broken file with a complete configuration": (
         {"m/1/model.onnx": b"?", "m/config.pbtxt": f'backend: "onnxruntime" {TENSORS}'},
         LoaderOptions(disable_auto_complete_config=True),
-        "'model.onnx' is not a whole ONNX model",
+        "version 1: 'model.onnx' is not a whole ONNX model",
+    ),
+    "broken file of one of two versions": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/2/model.onnx": BATCHING_ONNX[:-9],
+            "m/config.pbtxt": "version_policy { all { } }",
+        },
+        LoaderOptions(),
+        "version 2: 'model.onnx' is not a whole ONNX model",
     ),
     "fixed batch": (
         {"m/1/model.onnx": FIXED_ONNX, "m/config.pbtxt": "max_batch_size: 8"},
