@@ -57,10 +57,10 @@ def _differ(name: str) -> Internal:
 
 
 def row_faults(outputs: Iterable[tuple[str, Array]], requests: Sequence[InferRequest]) -> dict[int, ServingError]:
-    """Return the errors, by place, of the requests of a batch for whose rows an output, [rows, ...], is too short.
+    """Return the errors, by place, of the requests of a batch that want an output, [rows, ...], without their rows.
 
     Raises:
-        Internal: an output has more rows than the batch, or none at all.
+        Internal: an output that one wants has more rows than the batch, or none at all.
     """
     faults: dict[int, ServingError] = {}
     row_count = sum(request.rows for request in requests)
@@ -68,11 +68,14 @@ def row_faults(outputs: Iterable[tuple[str, Array]], requests: Sequence[InferReq
         found = array.shape[0] if array.ndim else -1
         if found == row_count:
             continue
+        wanting = {place for place, each in enumerate(requests) if each.outputs is None or name in each.outputs}
+        if not wanting:
+            continue
         failed = f"failed to split the output tensor '{name}' in responses: expected batch size of"
         if not 0 <= found < row_count:
             raise Internal(f"{failed} {row_count} in model output, got shape {list(array.shape)}")
         for place, end in enumerate(accumulate(request.rows for request in requests)):
-            if end > found and place not in faults:
+            if end > found and place in wanting - faults.keys():
                 prefix = request_prefix(requests[place].id)
                 faults[place] = Unsupported(f"{prefix}{failed} atleast {end} in model output, got {found}")
     return faults

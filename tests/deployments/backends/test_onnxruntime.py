@@ -292,6 +292,18 @@ def test_output_with_too_few_rows_fails_the_requests_that_have_none(tmp_path):
     )
 
 
+def test_output_with_too_few_rows_fails_no_request_that_does_not_want_it(tmp_path):
+    nodes, initializers = ["Slice X,zero,one Z", "Add X,X Y"], {"zero": np.array([0]), "one": np.array([1])}
+    outputs = ["Y:FLOAT:n,2", "Z:FLOAT:k,2"]
+    path = write_model(tmp_path / "model.onnx", nodes, ["X:FLOAT:n,2"], outputs, initializers)
+    (instance, _) = load(path, DOUBLING + io("Z", "output", "FP32", 2))
+    requests = [request_of(X=F([[1, 2]])), request_of(X=F([[3, 4]]), outputs=("Y",)), request_of(X=F([[5, 6]]))]
+    first, second, third = run(instance, *requests)
+    assert first.outputs["Z"].tolist() == [[1, 2]]
+    assert {name: array.tolist() for name, array in second.outputs.items()} == {"Y": [[6, 8]]}
+    assert isinstance(third, Unsupported)
+
+
 def test_output_of_a_ragged_batch_that_is_neither_cut_nor_has_its_rows_is_an_error(tmp_path):
     path = write_model(
         tmp_path / "model.onnx",
