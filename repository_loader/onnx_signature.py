@@ -38,6 +38,7 @@ def check_signature(config: ModelConfig, graph: OnnxGraph) -> Iterator[Fault]:
     yield from _check_controls(config, backend, allowed)
     yield from _check_states(config, backend, allowed, outputs)
     yield from _check_mixture(config, backend)
+    yield from _check_batch_inputs(config, allowed)
     for index, tensor in enumerate(config.input):
         path = f"input[{index}]"
         if tensor.name not in allowed:
@@ -91,6 +92,14 @@ def _check_controls(config: ModelConfig, backend: Signature, allowed: Mapping[st
             )
         if text is not None:
             yield Fault(f"sequence_batching.control_input[{index}]", text)
+
+
+def _check_batch_inputs(config: ModelConfig, allowed: Mapping[str, GraphTensor]) -> Iterator[Fault]:
+    for index, batch_input in enumerate(config.batch_input):
+        for name in batch_input.target_name:
+            text = _datatype_fault(config, "batch input", allowed[name], DataType.Name(batch_input.data_type))
+            if text is not None:
+                yield Fault(f"batch_input[{index}].data_type", text)
 
 
 def _check_states(

@@ -41,6 +41,12 @@ FAULTS = {
         "unable to load model 'm', sequence control 'C', the model expects data-type FLOAT but the model configuration "
         "specifies data-type TYPE_INT32",
     ),
+    "batch input's datatype": (
+        HEAD + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "C" data_type: TYPE_INT32 source_input: "X" }',
+        [fp32("C")],
+        "unable to load model 'm', configuration expects datatype TYPE_INT32 for batch input 'C', model provides "
+        "TYPE_FP32",
+    ),
     "correlation id's datatype": (
         sequence(CORRELATION),
         [fp32("C", 1), fp32("S", 1)],
