@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import time
+from collections import deque
 from types import FrameType
 from typing import Any
 from urllib.parse import quote
@@ -189,7 +190,9 @@ class LocalServer:
         deadline = time.monotonic() + _START_TIMEOUT_S
         controller = with_plain_calls(self._handle(CONTROLLER))
         directory = self._directory
-        watch = controller.watch.remote()
+        # The last answer is kept until the next one is there: a large one is an object of Ray's, which ends the process
+        # where that has gone before Serve's callback for it has run.
+        watches = deque([controller.watch.remote()], maxlen=2)
         while not self._stop.made:
             if time.monotonic() > deadline:
                 reason = f": {directory.unread}" if directory.unread else ""
@@ -197,23 +200,23 @@ class LocalServer:
             self._ray.require_alive()
             self._check_deployments()
             try:
-                news = watch.result(timeout_s=_STEP_S)
+                news = watches[-1].result(timeout_s=_STEP_S)
             except TimeoutError:
                 pass
             except (RayActorError, DeploymentUnavailableError):  # Serve replaces it
                 directory.ask_for_all()
                 time.sleep(_STEP_S)
-                watch = controller.watch.remote(directory.epoch, directory.generation)
+                watches.append(controller.watch.remote(directory.epoch, directory.generation))
             else:
                 if news is not None:
                     directory.take(news)
                     progress.show(directory)
                 if directory.unread or (directory.known and not directory.settled):
                     deadline = time.monotonic() + _START_TIMEOUT_S
-                watch = controller.watch.remote(directory.epoch, directory.generation)
+                watches.append(controller.watch.remote(directory.epoch, directory.generation))
             if directory.settled and self._ingresses_settled():
                 break
-        watch.cancel()
+        watches[-1].cancel()
         failed = [name for name, entry in directory.models.items() if _failed(entry)]
         if failed and self._settings.exit_on_error:
             raise self._ray.failed("failed to load all models: " + ", ".join(failed))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,28 @@ def test_models_have_all_the_time_that_they_take(monkeypatch: pytest.MonkeyPatch
     loads = [news(settled=False), *[None] * 10]
     controller = Controller([*reads, *loads, news(settled=True)])
     assert controller.wait_in(server, monkeypatch).settled
+
+
+def test_an_answer_of_the_controller_is_kept_until_the_next_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller([news(settled=False), None, news(settled=True)])
+    answers: list[weakref.ref[Any]] = []
+    kept: list[int] = []
+
+    class Answer:
+        def result(self, timeout_s: float) -> dict[str, Any] | None:
+            kept.append(sum(answer() is not None for answer in answers))
+            return Controller.result(controller, timeout_s)
+
+        def cancel(self) -> None: ...
+
+    def remote(*known: Any) -> Answer:
+        answer = Answer()
+        answers.append(weakref.ref(answer))
+        return answer
+
+    monkeypatch.setattr(controller, "remote", remote)
+    assert controller.wait_in(LocalServer(Settings(model_repository=("/m",)), RayOptions(dashboard=False)), monkeypatch)
+    assert kept == [1, 2, 2]
 
 
 @pytest.mark.parametrize(
