@@ -31,6 +31,11 @@ class IngressNeighbours:
         entry = directory.models.get(name)
         return entry is None or not entry.takes(version)
 
+    def unloaded(self, name: str, version: int) -> bool:
+        """Whether the directory says that a model was unloaded; see `Neighbours`."""
+        entry = self._service.models.directory.models.get(name)
+        return entry is not None and entry.is_unloaded(version)
+
     def sharing(self, name: str) -> int:
         """Return how many models share a name; see `Neighbours`."""
         return len(self._service.models.sharing(name))

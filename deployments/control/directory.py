@@ -132,6 +132,11 @@ class ModelEntry:
         """Whether a version (-1: any) takes requests."""
         return any(version in (-1, number) for number in self.taken_versions())
 
+    def is_unloaded(self, version: int) -> bool:
+        """Whether a version (-1: all) was loaded and shall not be any more; not of one that was never there."""
+        asked = [state for number, state in self.versions.items() if version in (-1, number)]
+        return bool(asked) and all([state.left for state in asked])
+
     def taken_versions(self) -> list[int]:
         """Return the versions that take requests."""
         return [number for number, state in self.versions.items() if state.taken]

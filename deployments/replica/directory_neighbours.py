@@ -119,6 +119,11 @@ class DirectoryNeighbours:
         entry = self.directory.models.get(name)
         return entry is None or not entry.takes(version)
 
+    def unloaded(self, name: str, version: int) -> bool:
+        """Whether the directory says that a model was unloaded; see `Neighbours`."""
+        entry = self.directory.models.get(name)
+        return entry is not None and entry.is_unloaded(version)
+
     def sharing(self, name: str) -> int:
         """Return how many models share a name; see `Neighbours`."""
         models = self.directory.models

@@ -116,7 +116,13 @@ class ModelCalls:
         return False
 
     def find(self, name: str, version: int, found: Callable[[Signature | None], None]) -> None:
-        """Tell the signature of a model version that can be asked from here, None when there is none."""
+        """Tell the signature of a model version that can be asked from here, None when there is none.
+
+        A model that was unloaded may be here for a moment still; nobody asks it any more.
+        """
+        if self.neighbours.unloaded(name, version):
+            found(None)
+            return
         if not self._core.has(name) or (version == LATEST and not self.router.reaches_share(name)):
             self.neighbours.find(name, version, found)
             return

@@ -23,6 +23,10 @@ class Neighbours(Protocol):
         """Whether a model version (-1: any) is known to take no requests any more, though it may still be here."""
         ...
 
+    def unloaded(self, name: str, version: int) -> bool:
+        """Whether a model version (-1: all) is known to have been unloaded; not of one that nothing is known of yet."""
+        ...
+
     def sharing(self, name: str) -> int:
         """Return how many models are known that share a name, and so have identifiers in its place."""
         ...
@@ -48,6 +52,10 @@ class NoNeighbours:
         found(None)
 
     def left(self, name: str, version: int) -> bool:
+        """Know nothing."""
+        return False
+
+    def unloaded(self, name: str, version: int) -> bool:
         """Know nothing."""
         return False
 

@@ -119,9 +119,11 @@ async def test_so_does_the_first_call_of_such_a_model(models_here: Models, monke
 
 
 @on_a_loop
-async def test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment(models_here: Models) -> None:
+async def test_a_model_that_was_unloaded_is_neither_ready_nor_asked_though_it_is_here_for_a_moment(
+    models_here: Models,
+) -> None:
     models_here.add("add_one", ADD_ONE).add("away", ADD_ONE).add("caller", CALLER % "away")
-    models_here.add("asker", IS_READY % "add_one")
+    models_here.add("asker", IS_READY % "add_one").add("caller_here", CALLER % "add_one")
     async with two_processes(models_here, "away") as call:
         await call("caller", 1)  # from here on the directory is followed
         assert await call("asker", 0) == [1]
@@ -130,6 +132,8 @@ async def test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_mo
         await Lanes.until(lambda: call.host.calls.neighbours.left("add_one", -1))
         assert call.host.core.has("add_one")
         assert await call("asker", 0) == [0]
+        with pytest.raises(ServingError, match="Model 'add_one' is not ready"):
+            await call("caller_here", 1)
 
 
 @on_a_loop

@@ -377,7 +377,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_far_model_calls.py::test_a_call_of_a_model_whose_last_replica_died_waits_for_the_next",
     ),
     "`is_model_ready` says no from the moment on": (
-        "deployments/replica/test_far_model_calls.py::test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment",
+        "deployments/replica/test_far_model_calls.py::test_a_model_that_was_unloaded_is_neither_ready_nor_asked_though_it_is_here_for_a_moment",
     ),
     "A model loads and unloads others": (
         BLS + "test_a_model_loads_and_unloads_others",
