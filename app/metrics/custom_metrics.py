@@ -17,7 +17,6 @@ from deployments.core.counts import (
     CUSTOM_SUM,
     BucketCount,
     CustomGauge,
-    CustomNumber,
     Label,
     Totals,
 )
@@ -30,8 +29,8 @@ _TYPES: Final = {CUSTOM_COUNTER: "counter", CUSTOM_GAUGE: "gauge", CUSTOM_SUM: "
 class CustomMetrics(Collector):
     """Collects the families by name; those named in `taken` are left out.
 
-    Processes that made a family in two kinds, or a histogram with two sets of buckets, cannot both be shown: the first
-    in order is.
+    Metrics add up whose families have one name and kind, and of their descriptions the first is shown. Processes that
+    made a family in two kinds, or a histogram with two sets of buckets, cannot both be shown: the first in order is.
     """
 
     def __init__(self, totals: Totals, taken: Collection[str] = ()) -> None:
@@ -53,34 +52,38 @@ class CustomMetrics(Collector):
 
     def _family(self, name: str, each: Iterator[Any]) -> Metric | None:
         family: Metric | None = None
-        known: set[tuple[tuple[str, str], ...]] = set()
+        shown: dict[tuple[tuple[str, str], ...], tuple[list[float], list[Label]]] = {}
         for label, _, description, pairs, bounds in each:
             row = self._rows[label]
             if isinstance(row, CustomGauge) and not row.owners:
                 continue
             if family is None:
                 family = Metric(name, description, _TYPES[label.kind])
-            key = tuple(map(tuple, pairs))
-            if family.type != _TYPES[label.kind] or key in known:
-                logger.debug("a second metric '%s' is not shown", name)
-                continue
-            known.add(key)
-            if label.kind == CUSTOM_SUM:
-                self._add_histogram(family, label, dict(pairs), bounds)
+            if family.type == _TYPES[label.kind]:
+                first_bounds, labels = shown.setdefault(tuple(map(tuple, pairs)), (bounds, []))
+                if first_bounds == bounds:
+                    labels.append(label)
+                    continue
+            logger.debug("a second metric '%s' is not shown", name)
+        for key, (bounds, labels) in shown.items():
+            assert family is not None
+            if family.type == "histogram":
+                self._add_histogram(family, labels, dict(key), bounds)
             else:
-                family.add_sample(name, dict(pairs), _value(row))
+                family.add_sample(name, dict(key), self._value(labels))
         return family
 
-    def _add_histogram(self, family: Metric, label: Label, labels: dict[str, str], bounds: list[float]) -> None:
+    def _add_histogram(self, family: Metric, rows: list[Label], labels: dict[str, str], bounds: list[float]) -> None:
         count = 0
         for place, bound in enumerate([*map(number, bounds), "+Inf"]):
-            bucket = self._rows.get(Label(CUSTOM_BUCKET, label.name, 0, place))
-            count += cast(BucketCount, bucket).count if bucket is not None else 0
+            buckets = [self._rows.get(Label(CUSTOM_BUCKET, row.name, 0, place)) for row in rows]
+            count += sum([cast(BucketCount, bucket).count for bucket in buckets if bucket is not None])
             family.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
-        family.add_sample(f"{family.name}_sum", labels, cast(CustomNumber, self._rows[label]).value)
+        family.add_sample(f"{family.name}_sum", labels, self._value(rows))
         family.add_sample(f"{family.name}_count", labels, count)
 
-
-def _value(row: Any) -> float:
-    value = row.base + row.added if isinstance(row, CustomGauge) else cast(CustomNumber, row).value
-    return float(value)
+    def _value(self, labels: list[Label]) -> float:
+        total: Any = type(self._rows[labels[0]])()
+        for label in labels:
+            total.add(self._rows[label].values())
+        return float(total.base + total.added if isinstance(total, CustomGauge) else total.value)

@@ -114,6 +114,20 @@ def test_a_gauge_is_shown_for_as_long_as_a_model_has_it(totals: Totals) -> None:
     assert lines(totals) == []
 
 
+def test_what_was_counted_adds_up_whatever_the_descriptions_say(totals: Totals) -> None:
+    for description, value in (("What was seen", 1), ("What is seen", 2)):
+        counter = MetricFamily("seen", description, COUNTER).Metric({"a": "1"})
+        sizes = MetricFamily("sizes", description, HISTOGRAM).Metric(buckets=[1])
+        counter.increment(value)
+        sizes.observe(value)
+        del counter, sizes
+        gc.collect()
+    assert lines(totals) == [
+        'seen{a="1"} 3',
+        *('sizes_bucket{le="1"} 1', 'sizes_bucket{le="+Inf"} 2', "sizes_sum 3", "sizes_count 2"),
+    ]
+
+
 def test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -396,6 +396,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/http/test_api.py::test_a_model_that_says_it_is_not_ready_is_not_and_is_served",
     ),
     "Metrics of models' own": (
+        CUSTOM_METRICS + "test_what_was_counted_adds_up_whatever_the_descriptions_say",
         CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
         CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
         BLS + "test_a_model_calls_models_of_other_processes",
