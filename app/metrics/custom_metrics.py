@@ -14,6 +14,7 @@ from deployments.core.counts import (
     CUSTOM_BUCKET,
     CUSTOM_COUNTER,
     CUSTOM_GAUGE,
+    CUSTOM_HELD,
     CUSTOM_SUM,
     BucketCount,
     CustomGauge,
@@ -30,7 +31,8 @@ class CustomMetrics(Collector):
     """Collects the families by name; those named in `taken` are left out.
 
     Metrics add up whose families have one name and kind, and of their descriptions the first is shown. Processes that
-    made a family in two kinds, or a histogram with two sets of buckets, cannot both be shown: the first in order is.
+    made a family in two kinds, or a histogram with two sets of buckets, cannot both be shown: the first in order is,
+    of histograms the first that a model still has.
     """
 
     def __init__(self, totals: Totals, taken: Collection[str] = ()) -> None:
@@ -40,7 +42,8 @@ class CustomMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the families that have samples."""
         made = ((label, *orjson.loads(label.name)) for label in self._rows if label.kind in _TYPES)
-        for name, each in groupby(sorted(made, key=lambda one: (one[1], one[0])), lambda one: one[1]):
+        in_order = sorted(made, key=lambda one: (one[1], not self._is_held(one[0]), one[0]))
+        for name, each in groupby(in_order, lambda one: one[1]):
             if name not in self._taken:
                 try:
                     family = self._family(name, each)
@@ -49,6 +52,11 @@ class CustomMetrics(Collector):
                     continue
                 if family is not None:
                     yield family
+
+    def _is_held(self, label: Label) -> bool:
+        """Whether it is no histogram, or one that a model has."""
+        held = self._rows.get(Label(CUSTOM_HELD, label.name, 0, 0))
+        return label.kind != CUSTOM_SUM or (held is not None and cast(CustomGauge, held).owners > 0)
 
     def _family(self, name: str, each: Iterator[Any]) -> Metric | None:
         family: Metric | None = None

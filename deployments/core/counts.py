@@ -31,6 +31,7 @@ CUSTOM_COUNTER: Final = "custom counter"
 CUSTOM_GAUGE: Final = "custom gauge"
 CUSTOM_SUM: Final = "custom sum"
 CUSTOM_BUCKET: Final = "custom bucket"
+CUSTOM_HELD: Final = "custom held"
 
 
 STATISTICS: Final = frozenset({MODEL, BATCH_SIZE, RESPONSE})
@@ -387,6 +388,7 @@ KINDS: Final[dict[str, type[Counts]]] = {
     CUSTOM_GAUGE: CustomGauge,
     CUSTOM_SUM: CustomNumber,
     CUSTOM_BUCKET: BucketCount,
+    CUSTOM_HELD: CustomGauge,
 }
 
 _SIZES_BYTES: Final = {kind: ctypes.sizeof(kind) for kind in KINDS.values()}

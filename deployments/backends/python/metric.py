@@ -56,11 +56,12 @@ class _Cell:
             self.row = gauge = _rows.gauge(family.name, family.description, labels)
             gauge.own()
         else:
-            self.row = _rows.histogram(family.name, family.description, labels, buckets)
+            self.row = histogram = _rows.histogram(family.name, family.description, labels, buckets)
+            histogram.own()
 
     def __del__(self) -> None:
         row = getattr(self, "row", None)
-        if isinstance(row, GaugeRow):
+        if isinstance(row, GaugeRow | HistogramRow):
             row.disown()
 
 

@@ -10,6 +10,7 @@ from deployments.core.counts import (
     CUSTOM_BUCKET,
     CUSTOM_COUNTER,
     CUSTOM_GAUGE,
+    CUSTOM_HELD,
     CUSTOM_SUM,
     BucketCount,
     CustomGauge,
@@ -65,11 +66,20 @@ class GaugeRow:
 
 
 class HistogramRow:
-    """A histogram: its sum, and its observations by bucket."""
+    """A histogram: its sum, and its observations by bucket; one that nobody owns gives way to one of other buckets."""
 
-    def __init__(self, total: CustomNumber, buckets: Sequence[BucketCount]) -> None:
+    def __init__(self, total: CustomNumber, buckets: Sequence[BucketCount], held: CustomGauge) -> None:
         self._total = total
         self._buckets = buckets
+        self._held = held
+
+    def own(self) -> None:
+        """Say that it is counted in."""
+        self._held.owners += 1
+
+    def disown(self) -> None:
+        """Say so no longer."""
+        self._held.owners -= 1
 
     def observe(self, bucket: int, value: float) -> None:
         """Count an observation; the last bucket is that of all greater than the last bound."""
@@ -105,7 +115,7 @@ class MetricRows:
         """Return the rows of a histogram."""
         identity = _identity(name, description, labels, bounds)
         buckets = [self._row(CUSTOM_BUCKET, identity, number) for number in range(len(bounds) + 1)]
-        return HistogramRow(self._row(CUSTOM_SUM, identity), buckets)
+        return HistogramRow(self._row(CUSTOM_SUM, identity), buckets, self._row(CUSTOM_HELD, identity))
 
     def _row(self, kind: str, identity: str, number: int = 0) -> Any:
         label = Label(kind, identity, 0, number)

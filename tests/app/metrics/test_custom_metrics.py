@@ -128,6 +128,19 @@ def test_what_was_counted_adds_up_whatever_the_descriptions_say(totals: Totals) 
     ]
 
 
+@pytest.mark.parametrize(("before", "after"), [([1, 2], [5]), ([5], [1, 2])])
+def test_a_histogram_has_the_buckets_that_its_model_gives_it_now(
+    totals: Totals, before: list[float], after: list[float]
+) -> None:
+    MetricFamily("sizes", "", HISTOGRAM).Metric(buckets=before).observe(1)
+    gc.collect()
+    assert [f'sizes_bucket{{le="{bound}"}} 1' for bound in before] == lines(totals)[: len(before)]
+    sizes = MetricFamily("sizes", "", HISTOGRAM).Metric(buckets=after)
+    sizes.observe(3)
+    assert lines(totals)[-3:] == ['sizes_bucket{le="+Inf"} 1', "sizes_sum 3", "sizes_count 1"]
+    assert len(lines(totals)) == len(after) + 3
+
+
 def test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -408,6 +408,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
         CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
     ),
+    "A histogram has the buckets that its model gives it now": (
+        CUSTOM_METRICS + "test_a_histogram_has_the_buckets_that_its_model_gives_it_now",
+    ),
     "Metrics that Prometheus could not read": (
         CUSTOM_METRICS + "test_what_prometheus_could_not_read_is_refused",
         CUSTOM_METRICS + "test_the_number_of_metrics_is_bounded",
