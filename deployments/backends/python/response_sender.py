@@ -44,8 +44,11 @@ class ResponseSender:
         """Send one response, or none with the final flag to end without another.
 
         Raises:
+            TypeError: the response is none.
             TritonModelException: the flags are unknown, there is nothing to send, or the sender is closed.
         """
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"'response' must be an InferenceResponse, found type '{type(response)}'.")
         if flags not in (0, RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags == 0:

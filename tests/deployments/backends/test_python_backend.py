@@ -386,10 +386,10 @@ SENDER_MISUSE = """
         def execute(self, requests):
             sender, errors = requests[0].get_response_sender(), []
             response = pb_utils.InferenceResponse()
-            for args in ((response, 2), (None, 0), (None, 1), (response,), (response,), (None, 1), (response,), (None, 1)):
+            for args in (("text", 0), ([response], 1), (response, 2), (None, 0), (None, 1), (response,), (response,), (None, 1), (response,), (None, 1)):
                 try:
                     sender.send(*args)
-                except pb_utils.TritonModelException as error:
+                except (TypeError, pb_utils.TritonModelException) as error:
                     errors.append(str(error))
             pb_utils.Logger.log_warn("\\n".join(errors))
             return None
@@ -402,6 +402,8 @@ def test_sender_of_a_model_that_is_not_decoupled_sends_once(load, caplog):
     assert isinstance(response, InferResponse)
     instance.close()
     assert caplog.messages[-1].split("\n") == [
+        "'response' must be an InferenceResponse, found type '<class 'str'>'.",
+        "'response' must be an InferenceResponse, found type '<class 'list'>'.",
         "Unable to send response. Unsupported flag provided.",
         "Inference Response object must be provided when the response flags is set to zero.",
         "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
