@@ -55,7 +55,7 @@ def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]
     """Return the parameters of a request or response, as they are now.
 
     Raises:
-        TritonModelException: they are no dictionary of strings, integers and bools.
+        TritonModelException: they are no dictionary of strings, integers of 64 bits and bools.
     """
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
@@ -64,6 +64,8 @@ def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, bool | int | str):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise TritonModelException(f"Expect parameters values of 64 bits at most, found {value.bit_length()}")
     return {plain_text(key): _plain(value) for key, value in parameters.items()}
 
 

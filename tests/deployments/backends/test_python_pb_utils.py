@@ -196,6 +196,7 @@ def test_request_for_another_model_keeps_its_arguments():
         ({"parameters": ["a"]}, TritonModelException),
         ({"parameters": {1: "a"}}, TritonModelException),
         ({"parameters": {"a": 1.5}}, TritonModelException),
+        ({"parameters": {"a": 1 << 64}}, TritonModelException),
     ],
     ids=str,
 )
@@ -217,6 +218,7 @@ def test_a_request_is_not_made_of_wrong_arguments(arguments, error):
         (lambda: pb_utils.InferenceResponse(None), TypeError),
         (lambda: pb_utils.InferenceResponse([np.ones(2)]), TypeError),
         (lambda: pb_utils.InferenceResponse([], parameters=["a"]), TritonModelException),
+        (lambda: pb_utils.InferenceResponse([], parameters={"a": -(1 << 63) - 1}), TritonModelException),
         (lambda: pb_utils.Logger.log("text", None), TypeError),
         (lambda: pb_utils.Logger.log("text", 1), TypeError),
         (lambda: pb_utils.Logger.log_info(None), TypeError),
