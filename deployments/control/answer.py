@@ -17,6 +17,8 @@ GIVE_UP_S: Final = 3600.0
 """For how long a command is repeated that no controller answers."""
 # The controller answers a follower every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S: Final = 40.0
+# A large answer is an object of Ray's. Where that has gone before Serve's callback for it has run, Ray ends the process.
+_KEPT_S: Final = 2.0
 
 
 async def answer(response: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
@@ -29,12 +31,18 @@ async def answer(response: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await response
+            result = await response
+        asyncio.get_running_loop().call_later(_KEPT_S, _let_go, response)
+        return result
     except BaseException as error:
         response.cancel()
         if isinstance(error, asyncio.CancelledError) and not is_cancelled():
             raise ConnectionError("the call was cancelled") from None
         raise
+
+
+def _let_go(response: Any) -> None:
+    """Take a response that was kept until now."""
 
 
 async def until_answered(call: Callable[[], Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Calls of a controller that ends, by those who have to go on."""
 
 import asyncio
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -44,6 +45,23 @@ class EndingController:
                 return Call()
 
         return Method
+
+
+def test_an_answer_is_there_for_whom_ray_tells_of_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.control.answer._KEPT_S", 0.05)
+
+    async def run() -> None:
+        call = Call(ending=False)
+        call.future.set_result("news")
+        kept = weakref.ref(call)
+        asking = answer(call)
+        del call
+        assert await asking == "news" and kept() is not None
+        async with asyncio.timeout(5):
+            while kept() is not None:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
 
 
 def test_a_call_that_was_cancelled_is_an_error_and_one_whose_caller_was_is_cancelled() -> None:
