@@ -17,7 +17,7 @@ GIVE_UP_S: Final = 3600.0
 """For how long a command is repeated that no controller answers."""
 # The controller answers a follower every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S: Final = 40.0
-# A large answer is an object of Ray's. Where that has gone before Serve's callback for it has run, Ray ends the process.
+# Where a large answer, an object of Ray's, has gone before Serve's callback for it has run, Ray ends the process.
 _KEPT_S: Final = 2.0
 
 
