@@ -49,4 +49,5 @@ def test_a_call_that_is_given_up_before_its_handler_has_begun_leaves_nothing(rec
 
     asyncio.run(run())
     gc.collect()
-    assert not recwarn.list
+    # What other tests have left may be collected here too.
+    assert not [warning for warning in recwarn if "never awaited" in str(warning.message)]
