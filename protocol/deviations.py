@@ -132,7 +132,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "number of inputs, outputs, parameters, dimensions, elements; size of a dimension",
         "bounded by memory",
         0,
-        "bounded by the settings of those names",
+        "bounded, as the page on behaviour says",
         400,
         "no single request may exhaust the server",
     ),

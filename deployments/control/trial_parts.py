@@ -6,12 +6,9 @@ from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.former_places import Version
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place
 
-Part = tuple[DeploymentPlan | None, ModelPlan]
-"""A model version and the deployment that runs it, None for what ingresses host."""
 
-
-def tried_parts(desired: DesiredState, trial: Trial) -> Iterable[Part]:
-    """Yield what runs the new versions of a trial."""
+def tried_parts(desired: DesiredState, trial: Trial) -> Iterable[tuple[DeploymentPlan | None, ModelPlan]]:
+    """Yield the new versions of a trial, each with the deployment that runs it, None for what ingresses host."""
 
     def new(model: ModelPlan) -> bool:
         tried = model.name in trial.before and not model.leaving

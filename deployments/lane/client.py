@@ -55,8 +55,8 @@ class CallTarget(Protocol):
         """Whether requests wait while there is no replica: one is being made, or is made for who asks."""
         ...
 
-    def takes(self, call: "LaneCall") -> bool:
-        """Whether what the lanes lead to, as far as there are any, has the interface that a call is made for."""
+    def serves(self, interface: str) -> bool:
+        """Whether all the lanes lead to an interface of the model, "" for any; where there is none, it may come."""
         ...
 
     def send(self, call: "LaneCall") -> ServingError | None:

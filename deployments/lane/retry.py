@@ -10,6 +10,7 @@ from deployments.core.refusals import Refusals
 from deployments.lane.client import CallTarget, LaneCall
 from deployments.lane.routes import Routes
 from deployments.lane.suspects import Suspects
+from deployments.lane.target import not_ready
 from protocol.errors import Internal, ServingError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -109,8 +110,8 @@ class Retry:
         target = call.target
         key = target.model_name, target.version
         found = self._routes.find(*key, call.interface) or self._routes.awaited(*key) or target
-        if not found.takes(call):
-            return Unavailable(f"Request for unknown model: '{key[0]}' version {key[1]} is not at ready state")
+        if not found.serves(call.interface):
+            return not_ready(*key)
         try:
             send = found.send_alone if alone else found.send if call.mark is None else found.start_anew
             error = send(call)

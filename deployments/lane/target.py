@@ -115,10 +115,6 @@ class LaneTarget:
         """Whether all the lanes lead to an interface of the model, "" for any; where there is none, it may come."""
         return not interface or not self.choice.lanes or self.choice.interfaces == {interface}
 
-    def takes(self, call: LaneCall) -> bool:
-        """Whether what the lanes lead to, as far as there are any, has the interface that a call is made for."""
-        return self.serves(call.interface)
-
     def _send_all(self, waiting: WaitingCalls | None) -> None:
         for call in waiting.release() if waiting is not None else ():
             if not call.cancelled and (error := self._send_waiting(call)) is not None:
@@ -226,7 +222,7 @@ class LaneTarget:
     def _send_in_sequence(self, call: LaneCall, mark: SequenceMark, lane: LaneClient | None) -> ServingError | None:
         """Put a call on the lane of its sequence; returns why that is not possible."""
         if lane is None:
-            return self._nowhere()
+            return not_ready(self.model_name, self.version)
         full = len(lane.calls) >= self._share.size and self._share.is_taken(self, lane)
         if full or not lane.has_room(call.size):
             return lane.why_no_room(call.size)
@@ -240,7 +236,7 @@ class LaneTarget:
     def _send_waiting(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane that has waited for one; that its model has sequences may be known only now."""
         if not self.serves(call.interface):
-            return self._nowhere()
+            return not_ready(self.model_name, self.version)
         if self._sequences is None:
             return self.send(call)
         json_length = None if call.json_length == NO_JSON_LENGTH else call.json_length
@@ -274,7 +270,7 @@ class LaneTarget:
         if lane is None and self.waiting is not None:
             return self.waiting.add(call)
         if lane is None:
-            return self._nowhere()
+            return not_ready(self.model_name, self.version)
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
         full = len(lane.calls) >= self._share.size and self._share.is_taken(self, lane)
@@ -291,7 +287,7 @@ class LaneTarget:
         if lane is None:
             if self.waiting is not None:
                 self.waiting.wake()
-            return self._nowhere()
+            return not_ready(self.model_name, self.version)
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
         lane.call(self.choice.lanes[lane], call, Kind.LONE_REQUEST, PATIENT if call.deaths > 1 else 0)
@@ -416,11 +412,6 @@ class LaneTarget:
         for lane, index in self.choice.lanes.items():
             lane.end_sequence(index, sequence_id)
 
-    def _nowhere(self) -> ServingError:
-        return Unavailable(
-            f"Request for unknown model: '{self.model_name}' version {self.version} is not at ready state"
-        )
-
     def refuse(self, call: LaneCall, error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
         error.refused = True
@@ -457,6 +448,11 @@ class LaneTarget:
     def tell_cancelled(self, token: LaneCall | None) -> bool:
         """Give up a request whose sink still hears what is sent; returns False where that cannot be, as on no lane."""
         return token is not None and token.lane is not None and token.lane.tell_cancelled(token)
+
+
+def not_ready(name: str, version: int) -> ServingError:
+    """Return Triton's error for a version that nothing can be asked of."""
+    return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
 
 
 def _serve_knows() -> None:

@@ -44,7 +44,7 @@ class ResponseSender:
         """Send one response, or none with the final flag to end without another.
 
         Raises:
-            TypeError: the response is none.
+            TypeError: what is given is no response.
             TritonModelException: the flags are unknown, there is nothing to send, or the sender is closed.
         """
         if response is not None and not isinstance(response, InferenceResponse):

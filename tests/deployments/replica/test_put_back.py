@@ -114,34 +114,22 @@ async def test_it_goes_with_what_was_tried_when_the_model_is_unloaded(models: Tr
             await answer(call)
 
 
+@pytest.mark.parametrize(("before", "gone"), [(1, "2"), (2, "1")], ids=["failed", "succeeded"])
 @on_a_loop
-async def test_a_trial_may_begin_before_it_is_told_that_the_one_before_it_has_succeeded(models: Tried) -> None:
-    first = models.write(1)
+async def test_a_trial_may_begin_before_it_is_told_what_came_of_the_one_before_it(
+    models: Tried, before: int, gone: str
+) -> None:
+    told = {1: models.write(1)}
     async with models.hosted("nothing yet") as call:
-        await call.host.apply([first])
-        second = models.write(2)
-        await call.host.apply([on_trial(second)])
-        await call.host.apply([on_trial(models.write(3), before=2)])
-        await models.until_finalized("1")
+        await call.host.apply([told[1]])
+        told[2] = models.write(2)
+        await call.host.apply([on_trial(told[2])])
+        await call.host.apply([on_trial(models.write(3), before)])
+        await models.until_finalized(gone)
         assert await answer(call) == 3
-        await call.host.apply([second])
-        await models.until_finalized("13")
-        assert await answer(call) == 2
-    await models.until_finalized("123")
-
-
-@on_a_loop
-async def test_a_trial_may_begin_before_it_is_told_that_the_one_before_it_has_failed(models: Tried) -> None:
-    first = models.write(1)
-    async with models.hosted("nothing yet") as call:
-        await call.host.apply([first])
-        await call.host.apply([on_trial(models.write(2))])
-        await call.host.apply([on_trial(models.write(3))])
-        await models.until_finalized("2")
-        assert await answer(call) == 3
-        await call.host.apply([first])
-        await models.until_finalized("23")
-        assert await answer(call) == 1
+        await call.host.apply([told[before]])
+        await models.until_finalized(f"{gone}3")
+        assert await answer(call) == before
     await models.until_finalized("123")
 
 
