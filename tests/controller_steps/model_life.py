@@ -30,8 +30,8 @@ def loads(cluster: Cluster, placement: str) -> list[Operation]:
     def load(body: Any = None) -> Callable[[], None]:
         return lambda: cluster.control("model", "load", body)
 
-    def fails() -> None:
-        answer = cluster.post("/v2/repository/models/model/load")
+    def fails(name: str = "model") -> None:
+        answer = cluster.post(f"/v2/repository/models/{name}/load")
         assert (answer.status, BROKEN in answer.error) == (400, True), answer.body
 
     def shows(*versions: str, replicas: int = own) -> Callable[[], bool]:
@@ -58,6 +58,14 @@ def loads(cluster: Cluster, placement: str) -> list[Operation]:
         write(root, "part", 9, config=parameter("placement", "packed"))
         (root / "pipe/1").mkdir(parents=True, exist_ok=True)
         (root / "pipe/config.pbtxt").write_text(STEP)
+
+    def write_good_and_broken_step() -> None:
+        write(root, "part", 10, config=parameter("placement", "packed"))
+        writes(BROKEN, 1, ONE)()
+
+    def pipe_answers() -> bool:
+        ready = cluster.ready("pipe") == cluster.ready("part") == ["1"] and shows("1")()
+        return ready and (cluster.answer("pipe"), cluster.answer("part")) == (2, 9)
 
     given = {
         "backend": "python",
@@ -121,15 +129,23 @@ def loads(cluster: Cluster, placement: str) -> list[Operation]:
         Operation(
             "load of an ensemble",
             lambda: cluster.control("pipe", "load"),
-            lambda: (
-                cluster.ready("pipe") == cluster.ready("part") == ["1"] and shows("1")() and cluster.answer("pipe") == 2
-            ),
+            pipe_answers,
             **asked,
             before={2},
             after={2},
             last={2},
             brings=("pipe", "part"),
             prepare=write_ensemble,
+        ),
+        Operation(
+            "load of an ensemble that fails",
+            lambda: fails("pipe"),
+            pipe_answers,
+            **asked,
+            before={2},
+            after={2},
+            last={2},
+            prepare=write_good_and_broken_step,
         ),
         Operation(
             "unload with dependents",
