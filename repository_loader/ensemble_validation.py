@@ -42,6 +42,7 @@ def check_ensemble(config: ModelConfig) -> Iterator[Fault]:
 
 def _check_steps(config: ModelConfig) -> Iterator[Fault]:
     name = config.name
+    inputs = {tensor.name for tensor in config.input}
     written = set()
     for index, step in enumerate(config.ensemble_scheduling.step):
         path = f"{_BASE}.step[{index}]"
@@ -56,6 +57,12 @@ def _check_steps(config: ModelConfig) -> Iterator[Fault]:
                     f"step {index}",
                 )
             written.add(tensor)
+            if tensor in inputs:
+                yield Fault(
+                    f'{path}.output_map["{key}"]',
+                    f"ensemble tensor '{tensor}' is an input of ensemble '{name}' and can not appear in an output map, "
+                    f"as in step {index}",
+                )
 
 
 def _check_connections(config: ModelConfig, conditions: Conditions) -> Iterator[Fault]:

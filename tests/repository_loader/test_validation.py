@@ -340,6 +340,11 @@ RULES = {
         'ensemble_scheduling.step[1].output_map["y"]',
         "ensemble tensor 'Y' can appear in an output map only once for ensemble 'm' step 1",
     ),
+    "tensor that comes from the client and from a step": (
+        ensemble(f'step {{ {STEP} output_map {{ key: "z" value: "X" }} }}'),
+        'ensemble_scheduling.step[0].output_map["z"]',
+        "ensemble tensor 'X' is an input of ensemble 'm' and can not appear in an output map, as in step 0",
+    ),
     "unused input": (
         ensemble(f"step {{ {STEP} }}", 'input { name: "Z" data_type: TYPE_FP32 dims: 1 }'),
         "input[1]",

@@ -91,10 +91,10 @@ def test_labels_are_inherited_along_the_ensemble(hosted: dict[str, HostedModel],
 
 def test_ensembles_with_many_ways_through_them_are_read_at_once(tmp_path: Path) -> None:
     """Each has the one before as two of its steps: there are 2^48 ways to the classifier."""
-    step = 'step { model_name: "e%d" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "X" value: "%s" } } '
-    tensors = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "X" data_type: TYPE_FP32 dims: 4 %s } '
+    step = 'step { model_name: "e%d" model_version: -1 input_map { key: "X" value: "%s" } output_map { key: "Y" value: "%s" } } '
+    tensors = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" data_type: TYPE_FP32 dims: 4 %s } '
     for number in range(49):
-        steps = step % (number - 1, "X", "between") + step % (number - 1, "between", "X")
+        steps = step % (number - 1, "X", "between") + step % (number - 1, "between", "Y")
         backend = f'platform: "ensemble" ensemble_scheduling {{ {steps} }}' if number else 'backend: "python"'
         (tmp_path / f"e{number}/1").mkdir(parents=True)
         (tmp_path / f"e{number}/1/model.py").touch()
@@ -105,7 +105,7 @@ def test_ensembles_with_many_ways_through_them_are_read_at_once(tmp_path: Path) 
     plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
     hosted = [HostedModel.of(model, packages_by_name(plan)) for model in plan.deployments[0].models]
     assert len(hosted) == 49
-    assert all(model.read_labels() == {"X": ["cat"]} for model in hosted)
+    assert all(model.read_labels() == {"Y": ["cat"]} for model in hosted)
 
 
 def test_only_the_end_of_a_line_divides_labels(hosted: dict[str, HostedModel], tmp_path: Path) -> None:
