@@ -1,5 +1,6 @@
 """Ensembles whose steps need not run exactly once: a decoupled step answers many times, a condition skips a step."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -181,7 +182,18 @@ class BranchingEnsembleScheduler:
                 self._fail(run, Unavailable(request_prefix(run.request.id) + STOPPING))
 
     def _arrived(self, run: _Run, iteration: Iteration, arrived: Arrived) -> None:
-        """Take tensors in, None for those that will not come, and start what was waiting for them."""
+        """Take tensors in, None for those that will not come, and start what was waiting for them.
+
+        So arrives what steps would have made that are skipped, one after the other: there may be hundreds in a row.
+        """
+        waiting = deque([(iteration, arrived)])
+        while waiting:
+            for reader, each in self._ready(run, *waiting.popleft()):
+                if not run.answered and (made := self._start(run, reader, each)) is not None:
+                    waiting.append(made)
+
+    def _ready(self, run: _Run, iteration: Iteration, arrived: Arrived) -> list[tuple[_Reader, Iteration]]:
+        """Take tensors in, and return who has waited for nothing else, in which iterations."""
         ready: list[tuple[_Reader, Iteration]] = []
         shared, streamed, missing = run.plan.shared, self._ensemble.streamed, run.missing
         for tensor, array in arrived:
@@ -206,11 +218,10 @@ class BranchingEnsembleScheduler:
                         run.parked.setdefault(reader.index, []).append(iteration)
                     else:
                         ready.append((reader, iteration))
-        for reader, each in ready:
-            if not run.answered:
-                self._start(run, reader, each)
+        return ready
 
-    def _start(self, run: _Run, reader: _Reader, iteration: Iteration) -> None:
+    def _start(self, run: _Run, reader: _Reader, iteration: Iteration) -> tuple[Iteration, Arrived] | None:
+        """Send a step, or the response; returns what is there instead of a step's outputs when it is skipped."""
         tensors = {tensor: run.tensors[tensor, 0] for tensor in reader.constant}
         skipped = {tensor for tensor in reader.constant if (tensor, 0) in run.skipped}
         for tensor in reader.streamed:
@@ -223,30 +234,31 @@ class BranchingEnsembleScheduler:
                 del run.unread[key], run.tensors[key]
                 run.skipped.discard(key)
         if reader.step is None:
-            return self._respond(run, tensors)
-        if run.request.cancelled:
-            return self._fail(run, Cancelled(""))
-        try:
-            is_skipped = _is_skipped(reader.step, tensors, skipped)
-        except ServingError as error:
-            return self._fail(run, step_error(self._name, reader.step, error))
-        go_on = self._skip if is_skipped else self._send
-        go_on(run, reader.step, iteration, tensors)
+            self._respond(run, tensors)
+        elif run.request.cancelled:
+            self._fail(run, Cancelled(""))
+        else:
+            try:
+                if _is_skipped(reader.step, tensors, skipped):
+                    return self._skip(run, reader.step, iteration, tensors)
+                self._send(run, reader.step, iteration, tensors)
+            except ServingError as error:
+                self._fail(run, step_error(self._name, reader.step, error))
+        return None
 
     def _send(self, run: _Run, step: Step, iteration: Iteration, tensors: dict[int, Array | None]) -> None:
         request = run.request
-        try:
-            inputs, rows = step_inputs(tensors, step, request.id)
-        except ServingError as error:
-            return self._fail(run, step_error(self._name, step, error))
+        inputs, rows = step_inputs(tensors, step, request.id)
         heard = partial(self._step_replied, run, step, iteration)
         child = step_request(run, step, inputs, rows, run.plan.step_outputs[step.index], heard)
         run.in_flight += 1
         run.children.add(child)
         self._sends[step.index](child)
 
-    def _skip(self, run: _Run, step: Step, iteration: Iteration, tensors: dict[int, Array | None]) -> None:
-        """Have a step's outputs arrive without the step."""
+    def _skip(
+        self, run: _Run, step: Step, iteration: Iteration, tensors: dict[int, Array | None]
+    ) -> tuple[Iteration, Arrived]:
+        """Return what stands for a step's outputs."""
         if step.signature.decoupled:
             iteration = self._next(run, step)
         arrived: list[tuple[int, Array | None]] = []
@@ -262,7 +274,7 @@ class BranchingEnsembleScheduler:
             if array is None and run.readers.of[tensor]:
                 run.skipped.add((tensor, iteration))
             arrived.append((tensor, array))
-        self._arrived(run, iteration, arrived)
+        return iteration, arrived
 
     def _next(self, run: _Run, step: Step) -> Iteration:
         iteration = run.counts.get(step.index, 0)

@@ -227,6 +227,15 @@ def test_what_depends_on_a_skipped_step_is_skipped_and_its_outputs_are_left_out(
     assert list(bench.router.take("c").inputs) == ["I"]
 
 
+def test_hundreds_of_steps_in_a_row_are_skipped():
+    names = [f"t{number}" for number in range(500)]
+    steps = [step("a", f"I={taken}", f"O={made}") for taken, made in zip(["X", *names], [*names, "Y"], strict=True)]
+    bench = Bench(conditional("X", "Y", *steps, when__0="X > 5", default__Y="1"), model("a", "I", "O"))
+    bench.submit()
+    bench.clock.run()
+    assert not bench.router.names and float(bench.answers.results["r"].outputs["Y"].flat[0]) == 1
+
+
 def test_a_request_may_be_answered_without_any_step():
     bench = Bench(conditional("X", "Y", step("a", "I=X", "O=Y"), when__a="X > 5"), model("a", "I", "O"))
     bench.submit()
