@@ -162,8 +162,7 @@ class _Graph:
             if step.model_version == 0 and model.package(0) is None:
                 step.model_version = -1
                 warnings.append(Fault(path, f"step {index} of ensemble '{name}' has no model_version; -1 is assumed"))
-            package = model.package(step.model_version)
-            if package is None:
+            if model.package(step.model_version) is None:
                 text = (
                     f"ensemble '{name}' depends on '{model.name}' whose required version {step.model_version} "
                     "is not loaded."
@@ -171,7 +170,8 @@ class _Graph:
                 faults.append(Fault(f"{path}.model_version", text))
                 continue
             nested = self._verdicts.get(step.model_name)
-            steps.append(nested.config if nested else package.config)
+            # Whichever version a step names, its model is asked as the highest is, in Triton too.
+            steps.append(nested.config if nested else model.packages[-1].config)
         if not faults:
             faults.extend(_check_edges(config, steps))
         if not faults:

@@ -5,7 +5,7 @@ import pytest
 
 from repository_loader.repository import load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
-from tests.repository_loader.repositories import python_model, write
+from tests.repository_loader.repositories import onnx_bytes, python_model, write
 
 
 def tensors(inputs: dict[str, str], outputs: dict[str, str], more: str = "") -> str:
@@ -307,6 +307,24 @@ def test_follows_a_long_chain(tmp_path: Path) -> None:
     chained[names[-1]] = ensemble(step("a", {"x": "X"}, {"y": "Y"}))
     snapshot = load(tmp_path, {"a": PLAIN}, chained)
     assert {model.failure for model in snapshot.models.values()} == {None}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_step_of_any_version_is_asked_as_the_highest_is(version: int, tmp_path: Path) -> None:
+    files = {
+        f"a/{number}/model.onnx": onnx_bytes({name: [1, 4]}, {"Y": [1, 4]}) for number, name in ((1, "P"), (2, "Q"))
+    }
+    write(tmp_path, {**files, "a/config.pbtxt": "version_policy { all { } }"})
+    wide = "data_type: TYPE_FP32 dims: [ 1, 4 ]"
+    configs = {
+        name: ensemble(
+            step("a", {name.upper(): "X"}, {"Y": "Y"}, f"model_version: {version}"), {"X": wide}, {"Y": wide}
+        )
+        for name in ("p", "q")
+    }
+    models = load(tmp_path, {}, configs).models
+    assert models["q"].failure is None
+    assert models["p"].failure == "in ensemble p, ensemble tensor X is mapping to non-existing input P in model a"
 
 
 def test_serves_an_ensemble_without_a_version_folder(tmp_path: Path) -> None:

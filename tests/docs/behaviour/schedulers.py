@@ -127,6 +127,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "docs/test_ensembles_page.py::test_the_example_asks_the_large_model_when_the_small_one_is_not_sure",
     ),
     "`max_inflight_requests` bounds": (BRANCHES + "test_a_step_has_no_more_requests_under_way_than_the_limit_allows",),
+    "A step has the inputs and outputs of its model's highest version": (
+        "repository_loader/test_ensemble_graph.py::test_a_step_of_any_version_is_asked_as_the_highest_is",
+    ),
     "An error of a step names the step": (
         "deployments/core/test_loaded_ensembles.py::test_ensemble_runs_over_models_of_the_same_core",
     ),
