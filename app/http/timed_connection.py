@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from app.edge.reset import reset_at_close
 from app.http.context import HttpContext
 from app.http.head import Head, Headers
 from deployments.lane.frames import Buffer
@@ -150,10 +151,17 @@ class TimedConnection(asyncio.BufferedProtocol):
         return True
 
     def abort(self) -> None:
-        """Close at once, whatever was not sent."""
+        """Close at once, whatever was not sent.
+
+        An answer that this cuts off ends with a reset: to a client of HTTP/1.0 the mere end would complete it.
+        """
         self._closing = True
-        if self._transport is not None:
-            self._transport.abort()
+        transport = self._transport
+        if transport is None:
+            return
+        if self._busy or transport.get_write_buffer_size():
+            reset_at_close(transport)
+        transport.abort()
 
     def shut(self) -> None:
         """Close when all that is under way has been answered, or never began.

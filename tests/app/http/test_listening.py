@@ -98,6 +98,30 @@ def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answere
 
 
 @on_both_loops
+def test_a_stream_that_is_cut_off_ends_with_a_reset(on: Callable[[Any], Any]) -> None:
+    """To a client of HTTP/1.0, nginx by its default, the end of the connection would complete it."""
+
+    async def test() -> None:
+        routes = EchoRoutes()
+        routes.target.hold = True
+        loop = asyncio.get_running_loop()
+        serving = HttpFront(HttpContext(hello, routes, HttpLimits(), loop), None)
+        reader, writer = await asyncio.open_connection("127.0.0.1", await serving.listen("127.0.0.1", 0))
+        writer.write(b"POST /v2/models/echo/generate_stream HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
+        async with asyncio.timeout(10):
+            while not routes.target.sinks:
+                await asyncio.sleep(0)
+            routes.target.sinks[0].on_response(None, (b"{}",), False)
+            assert (await reader.readuntil(b"data: {}\n\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+            await serving.close(0)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        writer.close()
+
+    run(test, on)
+
+
+@on_both_loops
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_a_client_that_comes_when_the_server_has_looked_for_the_last_time_is_left_to_another(
     monkeypatch: pytest.MonkeyPatch, on: Callable[[Any], Any]

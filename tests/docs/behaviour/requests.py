@@ -213,6 +213,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Events of `generate_stream` ask a proxy": (
         "app/http/test_generate_exchange.py::test_stream_asks_proxies_to_pass_each_event_on_at_once",
     ),
+    "An answer that is cut off ends with a reset": (
+        "app/http/test_listening.py::test_a_stream_that_is_cut_off_ends_with_a_reset",
+    ),
     "`generate_stream` tells in plain JSON": (
         "conformance/test_http_cases.py::test_answers_as_triton",
         "app/http/test_generate_exchange.py::test_what_the_model_has_not_taken_is_told_in_plain_json",
