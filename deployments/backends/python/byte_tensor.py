@@ -24,6 +24,13 @@ def to_bytes_elements(array: Array) -> Array:
     return converted.reshape(array.shape)
 
 
+def host_bytes(array: Array) -> int:
+    """Return how much memory an array takes, with the strings that it refers to."""
+    if array.dtype.kind != "O":
+        return array.nbytes
+    return array.nbytes + sum([len(element) for element in array.ravel().tolist()])
+
+
 def serialize_byte_tensor(input_tensor: Array) -> bytes:
     """Return each element as a little-endian uint32 length and its bytes, in row-major order.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from deployments.backends.answer import Outcome
+from deployments.backends.python.byte_tensor import host_bytes
 from deployments.log.line_format import about_requests
 from protocol.infer import InferRequest, StreamedResponse
 
@@ -46,7 +47,7 @@ class ReplyQueue:
             self._scheduled = True
             self._call_soon_threadsafe(self._drain)
         if len(outcomes) > 1 and isinstance(outcome, StreamedResponse) and not outcome.final:
-            size = sum([array.nbytes for array in outcome.outputs.values()])
+            size = sum([host_bytes(array) for array in outcome.outputs.values()])
             most = min(_MOST, _MOST_BYTES // size) if size else _MOST
             if len(outcomes) > most and self._loop_thread not in (0, threading.get_ident()):
                 self._wait(request, most)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from deployments.backends.python import dlpack
+from deployments.backends.python.byte_tensor import host_bytes
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.text import text_argument
 from protocol.datatypes import BY_NAME, of_array
@@ -69,8 +70,8 @@ class Tensor:
         return BFloat16Tensor(name, array) if bfloat16 else Tensor(name, array)
 
     def host_bytes(self) -> int:
-        """Return how much memory the array holds, that of strings left out."""
-        return self._array.nbytes
+        """Return how much memory the array takes."""
+        return host_bytes(self._array)
 
     def on_host(self) -> "Tensor":
         """Return the tensor in host memory: itself, or a copy."""

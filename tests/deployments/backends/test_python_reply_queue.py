@@ -53,16 +53,23 @@ def test_the_loop_replies_to_some_in_each_turn_and_to_all_in_order() -> None:
     assert turns == 3 and heard == [*sent, sent[-1]]
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, 1030), (32 << 20, 10)], ids=["small", "large"])
+def text_response(size: int) -> StreamedResponse:
+    return StreamedResponse({"Y": np.array([b"y" * size], np.object_)}, {}, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("array", "most"),
+    [(response(1), 1030), (response(32 << 20), 10), (text_response(32 << 20), 10)],
+    ids=["small", "large", "text"],
+)
 def test_a_model_that_sends_faster_than_the_loop_replies_waits_and_hears_of_a_cancellation(
-    size: int, most: int
+    array: StreamedResponse, most: int
 ) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         replies = ReplyQueue(loop.call_soon_threadsafe)
         waiting: list[int] = []
         heard = sent = 0
-        array = response(size)
 
         def reply(_: InferRequest, __: object) -> None:
             nonlocal heard
