@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 
+from deployments.backends.python.byte_tensor import host_bytes
 from deployments.backends.python.errors import TritonModelException, of_serving_error
 from deployments.backends.python.model_module import ModelModule, calling_model, only_model
 from deployments.backends.python.response import InferenceResponse
@@ -17,6 +18,7 @@ from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 
 MAX_UNREAD_RESPONSES: Final = 100_000
+MAX_UNREAD_BYTES: Final = 1 << 30
 MAX_KEPT_RESPONSES: Final = 1_000
 MAX_KEPT_BYTES: Final = 8 << 20
 
@@ -26,7 +28,9 @@ parents_here: ContextVar[Sequence[InferRequest]] = ContextVar("parents_here", de
 NOT_ON_LOOP: Final = "A model cannot wait on the thread of the event loop; it runs on another from its next batch on."
 NOT_FORKED: Final = "Models cannot be called or asked for in a process that a model has forked."
 _NOT_HERE: Final = "BLS is only supported during the 'execute' function."
-_OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a call unread."
+_OVERRUN = (
+    f"The model left more than {MAX_UNREAD_RESPONSES:,} responses, or {MAX_UNREAD_BYTES >> 20:,} MiB, to a call unread."
+)
 MakeCall = Callable[[Sequence[InferRequest], tuple[str, ...]], ModelCall]
 """Makes a call of its `parents` and its `callers`."""
 
@@ -126,6 +130,7 @@ class ResponseIterator:
         self._give_up(listens=True)
 
     def _next(self, item: _Item) -> InferenceResponse:
+        self._responses.taken_bytes += _size(item[0])
         if self._responses.overrun:
             self._ended = True
             self._give_up()
@@ -181,12 +186,19 @@ class _Responses:
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self.overrun = False
+        self.taken_bytes = 0
+        """Of the responses that have been read; `_put_bytes` is another thread's."""
+        self._put_bytes = 0
         self._wake: Callable[[], object] | None = None
 
     def put(self, result: CallResult, bfloat16: frozenset[str]) -> None:
-        if self.items.qsize() >= MAX_UNREAD_RESPONSES:
+        size = _size(result)
+        unread_bytes = self._put_bytes - self.taken_bytes
+        count = self.items.qsize()
+        if count >= MAX_UNREAD_RESPONSES or (count and unread_bytes + size > MAX_UNREAD_BYTES):
             self.overrun = True
             return
+        self._put_bytes += size
         self.items.put((result, bfloat16))
         wake, self._wake = self._wake, None
         if wake is not None:
@@ -245,6 +257,10 @@ def _send(module: ModelModule, server: ModelServer, make: MakeCall, take: Take) 
         take(error, frozenset())
         return _nothing
     return server.call(call, take)
+
+
+def _size(result: CallResult) -> int:
+    return sum([host_bytes(array) for array in result.outputs.values()]) if isinstance(result, InferResponse) else 0
 
 
 def _nothing(*, listens: bool = False) -> None:

@@ -367,6 +367,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         CANCELLED_CALLS + "test_a_cancelled_stream_gives_what_its_model_still_sends",
         LISTENING_CALLS + "test_the_model_hears_of_it_and_the_sink_what_the_model_sends_then",
     ),
+    "A decoupled call ends with an error when": (
+        "deployments/backends/test_python_unread_responses.py"
+        "::test_responses_that_a_model_does_not_read_end_the_call_when_they_are_too_large_together",
+    ),
     "A request that no model has got yet": (
         CANCELLED_CALLS + "test_one_whose_request_still_waits_ends_as_cancelled",
         LISTENING_CALLS + "test_one_that_is_being_decoded_ends_as_cancelled_and_reaches_no_model",
