@@ -2,10 +2,11 @@
 
 Ray gives fractions of GPUs, and would put those of two replicas on one. A placement group of one whole GPU is a
 different card than any other such group; replicas then take their fraction of it. A card belongs to Eagleray from the
-first model on it until Eagleray ends, and outlives the controller.
+first model on it to the last, and outlives the controller.
 """
 
 import time
+from collections.abc import Collection
 from typing import Final
 
 import ray
@@ -35,13 +36,13 @@ def _card(name: str, needs: NodeNeeds) -> PlacementGroup:
         return placement_group([bundle], name=name, lifetime="detached", bundle_label_selector=labels)
 
 
-def release_cards(timeout_s: float = 20.0) -> bool:
-    """Give every card back once nothing runs on it; blocks, and returns whether all are given back.
+def release_cards(timeout_s: float = 20.0, needed: Collection[int] = ()) -> bool:
+    """Give back each card that is not `needed` once nothing runs on it; blocks, and returns whether none is left.
 
     A card in use is left alone: Ray 2.60's raylet aborts, and its node with it, when the group of one is removed.
     """
     ends_s = time.monotonic() + timeout_s
-    while held := _held_cards():
+    while held := _held_cards(needed):
         free = ray.available_resources()
         for card, state in held:
             if state in _NOWHERE or all(free.get(name) == 1 for name in share_of_gpu(card, 1)):
@@ -52,9 +53,10 @@ def release_cards(timeout_s: float = 20.0) -> bool:
     return True
 
 
-def _held_cards() -> list[tuple[PlacementGroup, str]]:
+def _held_cards(needed: Collection[int] = ()) -> list[tuple[PlacementGroup, str]]:
+    kept = {f"{_PREFIX}{gpu}" for gpu in needed}
     return [
         (placement_group_of(group_id), group["state"])
         for group_id, group in placement_group_table().items()
-        if group["name"].startswith(_PREFIX) and group["state"] != "REMOVED"
+        if group["name"].startswith(_PREFIX) and group["name"] not in kept and group["state"] != "REMOVED"
     ]

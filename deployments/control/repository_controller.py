@@ -132,6 +132,8 @@ class RepositoryController:
         self._unread = ""
         """Why the repositories have not been read yet, where one of them cannot be."""
         self._reconciled: DesiredState | None = None
+        self._spare_cards = False
+        """Whether there may be cards that no model is on any more."""
         self._follow_s = 0.0
         self._adopted_s = 0.0
         self._sweep_at_s = 0.0
@@ -308,7 +310,7 @@ class RepositoryController:
             await self._scaler.follow(desired.plan.deployments, tried(desired))
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._scaler.deployed()
-            self._reconciled = desired
+            self._reconciled, self._spare_cards = desired, True
             self._look_at_s = self._loop.time() + _LOOK_S
             if refused != self._refused:
                 self._refused = refused
@@ -321,12 +323,19 @@ class RepositoryController:
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
             self._sweep_at_s = 0.0
+        await self._release_cards(desired)
         await self._try_again()
         await self._commands.forget_files()
         if self._loop.time() > self._look_at_s:
             self._look_at_s = self._loop.time() + _LOOK_S
             if await asyncio.to_thread(self._reconciler.must_deploy) and not await self._is_deleted():
                 self._reconciled = None
+
+    async def _release_cards(self, desired: DesiredState) -> None:
+        """Give back the cards that no model is on, once none may return there: Ray keeps the node of each."""
+        if self._spare_cards and not desired.trials and not self._reconciler.ends_later:
+            needed = {plan.gpu for plan in desired.plan.deployments if plan.gpu is not None}
+            self._spare_cards = not await asyncio.to_thread(release_cards, 0.0, needed)
 
     async def _try_again(self) -> None:
         """Have processes load what had been loaded, and failed in them; what comes of it they tell."""

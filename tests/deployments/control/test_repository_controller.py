@@ -48,3 +48,31 @@ def test_a_follower_hears_what_the_first_reading_waits_for(monkeypatch: pytest.M
         return [*told, await RepositoryController.watch(controller)]
 
     assert asyncio.run(run()) == [{"unread": "first"}, None, {"unread": "s3://m is down"}]
+
+
+@pytest.mark.parametrize(
+    ("trials", "ends_later", "asked"),
+    [((), False, [{0}, {0}]), (("trial",), False, []), ((), True, [])],
+    ids=["nothing is to return", "a trial may fail", "something still leaves"],
+)
+def test_cards_that_no_model_is_on_are_given_back(
+    trials: tuple[str, ...], ends_later: bool, asked: list[set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked about until none is left, and then not before something changes."""
+    calls: list[set[int]] = []
+
+    def release(timeout_s: float, needed: set[int]) -> bool:
+        calls.append(needed)
+        return len(calls) == 2
+
+    monkeypatch.setattr(repository_controller, "release_cards", release)
+    plan = SimpleNamespace(deployments=[SimpleNamespace(gpu=0), SimpleNamespace(gpu=None)])
+    desired: Any = SimpleNamespace(plan=plan, trials=trials)
+    controller: Any = SimpleNamespace(_spare_cards=True, _reconciler=SimpleNamespace(ends_later=ends_later))
+
+    async def look() -> None:
+        for _ in range(3):
+            await RepositoryController._release_cards(controller, desired)
+
+    asyncio.run(look())
+    assert calls == asked
