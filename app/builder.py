@@ -23,7 +23,7 @@ from app.settings import Settings
 from app.triton_flags import merged_settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
-from deployments.serve_internals import proxy_addresses, refuses_routers, share_of_node
+from deployments.serve_internals import ON_HEAD, proxy_addresses, refuses_routers, share_of_node
 from protocol.limits import Limits
 
 MAX_NODES = 1000
@@ -61,7 +61,8 @@ def build(args: dict[str, Any]) -> serve.Application:
         name=CONTROLLER,
         num_replicas=1,
         max_ongoing_requests=10_000,
-        ray_actor_options={"num_cpus": 0},
+        # The head is never given back, and without it nothing could be told to Serve.
+        ray_actor_options={"num_cpus": 0, "resources": ON_HEAD if settings.min_ingress_nodes else {}},
         health_check_period_s=settings.health_check_period_s,
         graceful_shutdown_wait_loop_s=0.1,
         # When `eagleray` is deleted it ends what it has deployed.
@@ -78,7 +79,8 @@ def build(args: dict[str, Any]) -> serve.Application:
             upscale_delay_s=0.0,
             downscale_delay_s=0.0,
             policy=AutoscalingPolicy(
-                policy_function="eagleray.scaling:OnEveryNode", policy_kwargs={"per_node": per_node}
+                policy_function="eagleray.scaling:OnEveryNode",
+                policy_kwargs={"per_node": per_node, "min_nodes": settings.min_ingress_nodes},
             ),
         ),
         max_ongoing_requests=10_000,

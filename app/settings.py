@@ -96,6 +96,12 @@ class Settings(BaseModel):
         ge=0,
         le=64,
     )
+    min_ingress_nodes: int = Field(
+        0,
+        description="On how many nodes at least, the head one of them, there are ingresses; others have none while "
+        "nothing else runs there, so that Ray's autoscaler gives them back. 0: on every node.",
+        ge=0,
+    )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
     http_address: Address = Field("127.0.0.1", description="Address on which HTTP is served.")
     http_port: Port = Field(8000, description="Port on which HTTP is served; 0 takes a free one.")

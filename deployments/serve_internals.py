@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import ray
 from ray import PlacementGroupID, serve
+from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+from ray._private.state import available_resources_per_node
 from ray._private.thirdparty import pynvml
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
@@ -30,6 +32,8 @@ from deployments.control import replica_directory
 from deployments.replica.device_memory import only_gpu
 
 LANE_ROUTER: Final = "eagleray.lane_router:LaneRouter"
+ON_HEAD: Final = {HEAD_NODE_RESOURCE_NAME: 0.001}
+"""What an actor asks Ray for that is to run on the head, as Serve's own controller does."""
 OWNER_KEY: Final = "eagleray_owner"
 """Where the `user_config` of a deployment of Eagleray's names the Serve application on whose behalf it runs."""
 
@@ -410,6 +414,22 @@ def share_of_node(name: str, count: int) -> dict[str, float]:
     deployment: those of another version find no room beside the ones that they are to replace.
     """
     return {f"{IMPLICIT_RESOURCE_PREFIX}{name}": 1.0 / count}
+
+
+def nodes_in_use() -> frozenset[str]:
+    """Return the ids of the head, and of the nodes of whose CPUs, GPUs or other resources something is taken; blocks.
+
+    Ingresses take none of these.
+    """
+    free = available_resources_per_node()
+    return frozenset(
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"]
+        for name, count in node["Resources"].items()
+        if name == HEAD_NODE_RESOURCE_NAME
+        or (not name.startswith(("node:", "object_store_memory")) and free.get(node["NodeID"], {}).get(name, 0) < count)
+    )
 
 
 def placement_group_of(group_id: str) -> PlacementGroup:

@@ -110,6 +110,17 @@ def test_files_that_are_there_are_taken(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("min_nodes", "resources"), [(0, {}), (1, {"node:__internal_head__": 0.001})])
+def test_the_controller_keeps_no_node_that_may_be_given_back(
+    min_nodes: int, resources: dict[str, float], tmp_path: Path
+) -> None:
+    built = build({"model_repository": [str(tmp_path)], "min_ingress_nodes": min_nodes})
+    ingress = built._bound_deployment
+    controller = ingress.init_args[2]._bound_deployment
+    assert (controller.ray_actor_options or {})["resources"] == resources
+    assert ingress._deployment_config.autoscaling_config.policy.policy_kwargs["min_nodes"] == min_nodes
+
+
 def test_each_deployment_has_room_of_its_own_for_ingresses_on_a_node(tmp_path: Path) -> None:
     """Those of the last one, which serve until its own do, hold theirs."""
 

@@ -213,6 +213,7 @@ holders = [Holder.options(resources=card_resources(card, 0.4, NodeNeeds())).remo
 told = ray.get([holder.told.remote() for holder in holders], timeout=60)
 free_before = ray.available_resources()["GPU"]
 in_use = release_cards(timeout_s=0)
+needed = release_cards(timeout_s=0, needed={0, 1})
 for holder in holders:
     ray.kill(holder)
 given_back = release_cards()
@@ -221,7 +222,7 @@ while ray.available_resources().get("GPU") != 3 and time.monotonic() < deadline:
     time.sleep(0.2)
 free_after = ray.available_resources().get("GPU")
 ray.shutdown()
-print(json.dumps(dict(told=told, in_use=in_use, given_back=given_back, free=[free_before, free_after])))
+print(json.dumps(dict(told=told, in_use=in_use, needed=needed, given_back=given_back, free=[free_before, free_after])))
 """
 
 
@@ -235,7 +236,7 @@ def test_shares_of_a_card_are_on_one_gpu_and_other_cards_are_other_gpus() -> Non
     assert ids[0] == ids[2] and ids[1] == ids[3] and ids[0] != ids[1]
     assert set(shares) == {0.4}
     assert all(isinstance(each, int) and each >= 0 for each in memory)
-    assert (document["in_use"], document["given_back"]) == (False, True)
+    assert [document[each] for each in ("in_use", "needed", "given_back")] == [False, True, True]
     assert document["free"] == [1, 3]
 
 
@@ -339,13 +340,17 @@ import json
 import ray
 from ray.cluster_utils import Cluster
 from deployments.control.gpu_cards import _held_cards, card_resources, release_cards
+from deployments.serve_internals import nodes_in_use
 from tests.serving import wait_until
 
 cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))
 node = cluster.add_node(num_cpus=0, num_gpus=1)
 ray.init(address=cluster.address, log_to_driver=False)
+head, _ = (each["NodeID"] for each in sorted(ray.nodes(), key=lambda each: each["NodeID"] == node.node_id))
+wait_until(lambda: nodes_in_use() == {head}, "nothing in use but the head")
 card_resources(0, 0.5)
 wait_until(lambda: [state for _, state in _held_cards()] == ["CREATED"], "a card")
+wait_until(lambda: nodes_in_use() == {head, node.node_id}, "the card's node in use")
 cluster.remove_node(node, allow_graceful=False)
 wait_until(lambda: [state for _, state in _held_cards()] == ["RESCHEDULING"], "its node to be dead", 60)
 given_back = release_cards()

@@ -244,6 +244,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Without the flag there is one for every four cores": (
         "app/ingress/test_count.py::test_one_for_every_four_cores_of_the_average_node",
     ),
+    "A node with an ingress is never idle": (
+        "eagleray/test_scaling.py::test_every_node_has_ingresses_though_nothing_else_runs_there",
+    ),
+    "With `--min-ingress-nodes` nodes on which": (
+        "eagleray/test_scaling.py::test_a_node_on_which_nothing_else_runs_loses_its_ingresses_after_a_while",
+        "eagleray/test_scaling.py::test_so_many_nodes_keep_their_ingresses_whatever_runs",
+    ),
+    "The head is one of these": ("app/test_builder.py::test_the_controller_keeps_no_node_that_may_be_given_back",),
+    "A GPU from which the last model has gone": (
+        "deployments/control/test_repository_controller.py::test_cards_that_no_model_is_on_are_given_back",
+    ),
     "With port 0 the ingresses of a node share": (
         SEVERAL + "test_both_are_ready_when_the_server_says_so",
         SEVERAL + "test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins",

@@ -1,0 +1,60 @@
+"""On how many nodes there are ingresses."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eagleray.scaling import OnEveryNode
+
+
+class Cluster:
+    """Nodes, of which some are in use besides ingresses, and the policy that counts them."""
+
+    def __init__(self, alive: int, in_use: set[str], per_node: int = 1, min_nodes: int = 1) -> None:
+        self.alive = alive
+        self.in_use = in_use
+        self.now_s = 100.0
+        self._state: dict[str, Any] = {}
+        self._policy = OnEveryNode(
+            per_node,
+            min_nodes,
+            nodes=lambda: [{"Alive": True}] * self.alive + [{"Alive": False}],
+            in_use=lambda: frozenset(self.in_use),
+            clock=lambda: self.now_s,
+        )
+
+    def ingresses(self, after_s: float = 0.0) -> int:
+        """Have Serve ask again after so long."""
+        self.now_s += after_s
+        context: Any = SimpleNamespace(policy_state=self._state)
+        count, self._state = self._policy(context)
+        return count
+
+
+def test_every_node_has_ingresses_though_nothing_else_runs_there() -> None:
+    cluster = Cluster(3, {"head"}, per_node=2, min_nodes=0)
+    assert [cluster.ingresses(), cluster.ingresses(100)] == [6, 6]
+
+
+def test_a_node_on_which_nothing_else_runs_loses_its_ingresses_after_a_while() -> None:
+    cluster = Cluster(3, {"head", "a", "b"}, per_node=2)
+    assert [cluster.ingresses(), cluster.ingresses(31)] == [6, 6]
+    cluster.in_use = {"head", "a"}
+    assert [cluster.ingresses(3), cluster.ingresses(20), cluster.ingresses(11)] == [6, 6, 4]
+    cluster.alive = 2
+    assert cluster.ingresses(3) == 4
+
+
+def test_a_node_on_which_something_begins_to_run_has_ingresses_at_once() -> None:
+    """Those of another node would do for the number alone: all have some until Serve has placed them."""
+    cluster = Cluster(3, {"head"})
+    assert [cluster.ingresses(), cluster.ingresses(31)] == [3, 1]
+    cluster.in_use = {"head", "b"}
+    assert [cluster.ingresses(3), cluster.ingresses(31)] == [3, 2]
+
+
+@pytest.mark.parametrize(("alive", "expected"), [(5, 3), (3, 3), (2, 2)])
+def test_so_many_nodes_keep_their_ingresses_whatever_runs(alive: int, expected: int) -> None:
+    cluster = Cluster(alive, {"head"}, min_nodes=3)
+    assert [cluster.ingresses(), cluster.ingresses(31)] == [alive, expected]
