@@ -9,6 +9,7 @@ from ray.serve.config import AutoscalingContext
 
 _ASK_AGAIN_S = 2.0
 _SETTLED_S = 30.0
+_HEAD = "node:__internal_head__"
 
 
 def _nodes_in_use() -> frozenset[str]:
@@ -18,8 +19,18 @@ def _nodes_in_use() -> frozenset[str]:
     return found
 
 
+def _draining_nodes() -> frozenset[str]:
+    from eagleray import draining_nodes
+
+    found: frozenset[str] = draining_nodes()
+    return found
+
+
 class OnEveryNode:
-    """Asks for `per_node` replicas for each node that is alive.
+    """Asks for `per_node` replicas for each node that is alive, and not about to go.
+
+    In place of those on a node that drains Serve would start others, for which there is no room: Ray's autoscaler would
+    start a node for them. That is right only where no other node stays beside the head, and then they stay until then.
 
     The resource that they ask for, a share of each node's, then puts so many on each.
 
@@ -30,6 +41,7 @@ class OnEveryNode:
 
     Args:
         nodes: returns the nodes that are alive; blocks.
+        draining: returns those that drain; blocks.
         in_use: returns those on which something else may run, the head one of them; blocks.
     """
 
@@ -38,27 +50,34 @@ class OnEveryNode:
         per_node: int,
         min_nodes: int = 0,
         nodes: Callable[[], list[dict[str, Any]]] = ray.nodes,
+        draining: Callable[[], frozenset[str]] = _draining_nodes,
         in_use: Callable[[], frozenset[str]] = _nodes_in_use,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._per_node = per_node
         self._min_nodes = min_nodes
         self._nodes = nodes
+        self._draining = draining
         self._in_use = in_use
         self._clock = clock
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """Return the number of replicas, and the policy's state: the number of nodes and when it was asked for."""
+        """Return the number of replicas, and the policy's state: the nodes and when they were asked for."""
         state = dict(context.policy_state or {})
         now = self._clock()
         if now - state.get("asked_s", float("-inf")) >= _ASK_AGAIN_S:
-            alive = sum(1 for node in self._nodes() if node["Alive"])
-            state |= {"asked_s": now, "nodes": min(alive, self._wanted(state, now)) if self._min_nodes else alive}
-        return self._per_node * max(1, state["nodes"]), state
-
-    def _wanted(self, state: dict[str, Any], now: float) -> float:
-        """Return how many nodes are to have ingresses, and note in the state which are in use, and since when."""
-        in_use = self._in_use()
-        if in_use != state.get("in_use"):
-            state |= {"in_use": in_use, "changed_s": now}
-        return max(self._min_nodes, len(in_use)) if now - state["changed_s"] >= _SETTLED_S else float("inf")
+            nodes = [node for node in self._nodes() if node["Alive"]]
+            workers = frozenset(node["NodeID"] for node in nodes if _HEAD not in node["Resources"])
+            alive = frozenset(node["NodeID"] for node in nodes)
+            in_use = self._in_use() if self._min_nodes else alive
+            if (alive, in_use) != (state.get("alive"), state.get("in_use")):
+                state["changed_s"] = now
+            state |= {"asked_s": now, "alive": alive, "workers": workers, "in_use": in_use}
+            state["draining"] = frozenset()
+        # One that has died meanwhile drains no longer.
+        draining = state["draining"] = state.get("draining", frozenset()) | self._draining()
+        staying = state["alive"] - draining if state["workers"] - draining else state["alive"]
+        count = len(staying)
+        if self._min_nodes and now - state["changed_s"] >= _SETTLED_S:
+            count = min(count, max(self._min_nodes, len(state["in_use"] & staying)))
+        return self._per_node * max(1, count), state

@@ -340,7 +340,7 @@ import json
 import ray
 from ray.cluster_utils import Cluster
 from deployments.control.gpu_cards import _held_cards, card_resources, release_cards
-from deployments.serve_internals import nodes_in_use
+from deployments.serve_internals import draining_nodes, nodes_in_use
 from tests.serving import wait_until
 
 cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))
@@ -351,6 +351,7 @@ wait_until(lambda: nodes_in_use() == {head}, "nothing in use but the head")
 card_resources(0, 0.5)
 wait_until(lambda: [state for _, state in _held_cards()] == ["CREATED"], "a card")
 wait_until(lambda: nodes_in_use() == {head, node.node_id}, "the card's node in use")
+assert draining_nodes() == set()
 cluster.remove_node(node, allow_graceful=False)
 wait_until(lambda: [state for _, state in _held_cards()] == ["RESCHEDULING"], "its node to be dead", 60)
 given_back = release_cards()

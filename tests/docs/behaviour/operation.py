@@ -252,6 +252,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "eagleray/test_scaling.py::test_so_many_nodes_keep_their_ingresses_whatever_runs",
     ),
     "The head is one of these": ("app/test_builder.py::test_the_controller_keeps_no_node_that_may_be_given_back",),
+    "Ingresses of a node that drains go at once": (
+        "eagleray/test_scaling.py::test_ingresses_of_the_only_worker_stay_until_another_has_some",
+        "eagleray/test_scaling.py::test_no_ingress_is_to_take_the_place_of_those_on_a_node_that_drains",
+    ),
+    "Beside other workers no node is started": (
+        "eagleray/test_scaling.py::test_no_ingress_is_to_take_the_place_of_those_on_a_node_that_drains",
+    ),
     "A GPU from which the last model has gone": (
         "deployments/control/test_repository_controller.py::test_cards_that_no_model_is_on_are_given_back",
     ),
