@@ -15,6 +15,7 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import committed, reverted
 from deployments.control.directory import LOADING, READY, RENAMED
 from deployments.control.first_state import read_desired_state
+from deployments.control.growth_request import wanted
 from deployments.control.model_commands import ModelCommands
 from deployments.control.model_table import ModelTable
 from deployments.control.state_store import StateStore
@@ -266,6 +267,24 @@ def test_a_model_that_waits_and_is_refused_meanwhile_leaves_no_trace_of_that_whe
         table = ModelTable()
         table.replace(with_waiting(options, ClusterFacts((NodeFacts(4),)), desired), {})
         assert {number: entry.state for number, entry in table.models["m"].versions.items()} == {2: LOADING}
+
+    asyncio.run(scenario())
+
+
+def test_a_load_for_which_there_is_no_room_fails_and_asks_for_no_node(tmp_path: Path) -> None:
+    cpus = 'parameters { key: "eagleray.num_cpus" value { string_value: "3" } }'
+    write(tmp_path, python_model("m", TENSORS + cpus))
+    options = ControllerOptions(
+        (str(tmp_path),), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=()
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(2),))))
+        no_files: Any = None
+        with pytest.raises(InvalidArgument, match="needs 3 CPUs"):
+            await ModelCommands(options, state, no_files, ModelTable()).load("1", "m", None, {})
+        assert wanted(await state.until(lambda desired: desired)) == []
 
     asyncio.run(scenario())
 

@@ -87,6 +87,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CLUSTER + "test_nodes_are_asked_for_as_long_as_a_model_waits_for_them",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
     ),
+    "A load that a client asks for waits for no node": (
+        "deployments/control/test_model_commands.py::test_a_load_for_which_there_is_no_room_fails_and_asks_for_no_node",
+    ),
     "No load of another model waits while": (
         "deployments/control/test_waiting_models.py::test_a_load_waits_for_no_model_that_is_read_again",
     ),
