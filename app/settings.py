@@ -101,6 +101,7 @@ class Settings(BaseModel):
         description="On how many nodes at least, the head one of them, there are ingresses; others have none while "
         "nothing else runs there, so that Ray's autoscaler gives them back. 0: on every node.",
         ge=0,
+        le=1000,
     )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
     http_address: Address = Field("127.0.0.1", description="Address on which HTTP is served.")
@@ -433,10 +434,7 @@ class Settings(BaseModel):
             (self.allow_http, Listener("--http-port", self.http_address, self.http_port)),
             (self.allow_grpc, Listener("--grpc-port", self.grpc_address, self.grpc_port)),
             (self.allow_admin_api, Listener("--admin-port", self.admin_address, max(self.admin_port, 0))),
-            (
-                self.allow_metrics,
-                Listener("--metrics-port", metrics_address, self.metrics_port),
-            ),
+            (self.allow_metrics, Listener("--metrics-port", metrics_address, self.metrics_port)),
         )
         return [listener for allowed, listener in offered if allowed]
 
@@ -452,15 +450,8 @@ class Settings(BaseModel):
         """Return what is logged, and how."""
         from deployments.log.log_options import LogOptions
 
-        return LogOptions(
-            self.log_file,
-            self.log_info,
-            self.log_warning,
-            self.log_error,
-            self.log_verbose,
-            self.log_format,
-            self.log_slow_requests_ms,
-        )
+        kinds = self.log_info, self.log_warning, self.log_error
+        return LogOptions(self.log_file, *kinds, self.log_verbose, self.log_format, self.log_slow_requests_ms)
 
     def metrics_options(self) -> "MetricsOptions":
         """Return which latencies are counted and shown."""
