@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from app.cli.ray_token import has_rays_token
 from app.doctor.finding import ERROR, OK, WARNING, Finding
 from app.doctor.versions import version_of
 from deployments.control_groups import PROCESS, control_groups
+from deployments.ray_folder import ray_folder
 from deployments.replica.cuda_driver import NoGpuError, find_gpu
 
 _MIN_SHM_BYTES = 1 << 30
@@ -122,6 +124,20 @@ def temporary_files() -> Finding:
     return Finding(OK, "temporary files", f"{folder} can be written")
 
 
+def ray_files() -> Finding:
+    """Whether other users can get at what Ray keeps: it lets all of them write to its folders, whatever the umask.
+
+    Each worker and driver that joins does so anew, so only a folder above Ray's that they cannot enter keeps them out.
+    """
+    folder = ray_folder().expanduser()
+    for parent in folder.parents:
+        with contextlib.suppress(OSError):
+            if not parent.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+                return Finding(OK, "ray files", f"{folder} is closed to other users")
+    text = f"every user of this machine can read and replace Ray's logs and sockets in {folder}"
+    return Finding(WARNING, "ray files", f"{text}; set RAY_TMPDIR to a folder that only you can open")
+
+
 def loopback() -> Finding:
     """Whether processes here reach each other by the network."""
     try:
@@ -168,5 +184,15 @@ def findings_of(*checks: Callable[[], Finding | Iterable[Finding]]) -> list[Find
     return findings
 
 
-CHECKS: Final = (open_rays, onnxruntimes, gpus, loopback, shared_memory, temporary_files, open_files, threads)
+CHECKS: Final = (
+    open_rays,
+    onnxruntimes,
+    gpus,
+    loopback,
+    shared_memory,
+    temporary_files,
+    ray_files,
+    open_files,
+    threads,
+)
 """Those of every machine, whether a server runs there or not."""

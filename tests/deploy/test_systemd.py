@@ -46,6 +46,7 @@ def test_the_command_takes_its_flags_and_variables(service: dict[str, str], monk
         monkeypatch.setenv(name, value)
     assert not list(unknown_variables())
     assert variables["RAY_TMPDIR"] == f"/var/lib/{service['StateDirectory']}"
+    assert service["StateDirectoryMode"] == "0700"  # Ray has everybody write who can enter it
     # Of the longest path of a socket in there (unix(7)).
     assert len(f"{variables['RAY_TMPDIR']}/ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store") < 108
 

@@ -22,6 +22,7 @@ from app.doctor.machine import (
     onnxruntimes,
     open_files,
     open_rays,
+    ray_files,
     ray_here,
     ray_token,
     shared_memory,
@@ -214,6 +215,19 @@ def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(monkeypatch: py
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
     text = "no folder for them can be written; set TMPDIR to one that can"
     assert temporary_files() == (ERROR, "temporary files", text)
+
+
+@pytest.mark.parametrize(
+    ("mode", "level"), [(0o700, OK), (0o750, WARNING), (0o755, WARNING)], ids=["its user's", "its group's", "anybody's"]
+)
+def test_a_folder_in_which_ray_has_other_users_write_is_named(
+    mode: int, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "parents", property(lambda path: [path.parent]))  # those of pytest's are closed
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    tmp_path.chmod(mode)
+    (tmp_path / "ray").mkdir()
+    assert (ray_files().level, str(tmp_path / "ray") in ray_files().text) == (level, True)
 
 
 def test_nodes_that_differ_are_named_by_package() -> None:
