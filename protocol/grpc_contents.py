@@ -1,14 +1,18 @@
 """Typed contents of an input: the same bytes that it would have had in raw_input_contents."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from tritonclient.grpc.service_pb2 import InferTensorContents
 
 from protocol.bytes_tensor import encode_elements
 from protocol.datatypes import BY_NAME
 from protocol.errors import InvalidArgument
 from protocol.infer import Array
 from protocol.limits import Limits
+from protocol.protobuf_wire import malformed
 
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (  # field, datatypes it may hold, the last is what it is called
     ("bool_contents", ("BOOL",)),
@@ -24,8 +28,14 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (  # field, datatypes it may h
 _CHUNK_COUNT = 1 << 16
 
 
-def typed_bytes(tensor: Any, model_name: str, limits: Limits) -> bytes:
+def typed_bytes(tensor: Any, strings: Sequence[bytes], model_name: str, limits: Limits) -> bytes:
     """Return the bytes of an InferInputTensor's `contents`; unlike Triton, numbers that do not fit are refused.
+
+    Args:
+        tensor: what describes it, and holds its contents.
+        strings: InferTensorContents, not parsed yet, with more of them (`large_input.cut`).
+        model_name: of the model that is asked.
+        limits: how many elements there may be.
 
     Raises:
         InvalidArgument: with Triton's text; the contents are of another kind than the datatype, or of two kinds.
@@ -39,18 +49,38 @@ def typed_bytes(tensor: Any, model_name: str, limits: Limits) -> bytes:
     if found is None:
         return b""
     elements = getattr(tensor.contents, found)
-    if len(elements) > limits.json_max_elements:
-        raise InvalidArgument(
-            f"contents of input '{tensor.name}' have {len(elements)} elements, more than {limits.json_max_elements}"
-        )
+    _check_count(len(elements), tensor.name, limits)
     if found == "bytes_contents":
-        return encode_elements(elements)
+        return _encoded(elements, strings, tensor.name, limits)
     datatype = BY_NAME[tensor.datatype]
     if datatype.name in ("BOOL", "FP32", "FP64"):  # packed on the wire as they are in memory
         tensor.contents.DiscardUnknownFields()
         packed: bytes = tensor.contents.SerializeToString()
         return packed[len(packed) - len(elements) * datatype.byte_size :]
     return _integers(elements, datatype.name, tensor.name).tobytes()
+
+
+def _check_count(count: int, name: str, limits: Limits) -> None:
+    if count > limits.json_max_elements:
+        raise InvalidArgument(f"contents of input '{name}' have more than {limits.json_max_elements} elements")
+
+
+def _encoded(elements: Sequence[bytes], strings: Sequence[bytes], name: str, limits: Limits) -> bytes:
+    encoded, count = [encode_elements(elements)], len(elements)
+    for part in strings:
+        more = _parsed(part)
+        count += len(more)
+        _check_count(count, name, limits)
+        encoded.append(encode_elements(more))
+    return b"".join(encoded) if strings else encoded[0]
+
+
+def _parsed(strings: bytes) -> Sequence[bytes]:
+    try:
+        parsed: Sequence[bytes] = InferTensorContents.FromString(strings).bytes_contents
+    except DecodeError:
+        raise malformed() from None
+    return parsed
 
 
 def _check_kind(tensor: Any, model_name: str, datatypes: tuple[str, ...], second: bool) -> None:

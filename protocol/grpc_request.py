@@ -12,6 +12,7 @@ from protocol.errors import InvalidArgument
 from protocol.grpc_contents import typed_bytes
 from protocol.grpc_parameters import GrpcParameters, read_class_count, read_parameters, read_region
 from protocol.grpc_route import check_route, read_route
+from protocol.large_input import LARGE_BYTES, check_fields, cut
 from protocol.limits import Limits
 from protocol.normalise import (
     Shape,
@@ -93,10 +94,11 @@ class SplitMessage:
     """A ModelInferRequest with its raw contents apart.
 
     `start` is where its id ends, None where such messages cannot be recognised by their bytes. `key` is what recognises
-    it there, None if that is too long.
+    it there, None if that is too long. `strings` are those of each input that its message is without, as
+    `large_input.cut` has them.
     """
 
-    __slots__ = ("key", "message", "raw", "start")
+    __slots__ = ("key", "message", "raw", "start", "strings")
 
     def __init__(self, body: bytes | memoryview, limits: Limits) -> None:
         """Cut it.
@@ -113,6 +115,7 @@ class SplitMessage:
         counts = dict.fromkeys(most, 0)
         described: list[bytes] = []
         self.raw: list[Content] = []
+        self.strings: list[Sequence[bytes]] = []
         ordered, previous, key_start, key_end = True, 0, 0, len(body)
         for number, wire_type, start, value, end in fields(body):
             if number in counts:
@@ -123,7 +126,7 @@ class SplitMessage:
                 if counts[number] <= most[number]:
                     self.raw.append((body, value, end - value))
             elif number not in most or counts[number] <= most[number]:
-                described.append(bytes(body[start:end]))
+                described.append(self._described(body, number, wire_type, start, value, end))
                 if number < _PARAMETERS:
                     key_start = end
                 else:
@@ -136,6 +139,20 @@ class SplitMessage:
         self.start = key_start if ordered else None
         self.key = bytes(body[key_start:key_end]) if ordered and short else None
         self.message = _parsed(b"".join(described))
+
+    def _described(
+        self, body: bytes | memoryview, number: int, wire_type: int, start: int, value: int, end: int
+    ) -> bytes:
+        """Return a field for the parser, without the strings that it would be long over."""
+        large = wire_type == LENGTH_DELIMITED and end - value > LARGE_BYTES
+        if number == INPUTS_FIELD and wire_type == LENGTH_DELIMITED:
+            tensor, strings = cut(bytes(body[value:end])) if large else (b"", ())
+            self.strings.append(strings)
+            if strings:
+                return field_head(INPUTS_FIELD, len(tensor)) + tensor
+        elif large and number in (_PARAMETERS, _OUTPUTS):
+            check_fields(body[value:end])
+        return bytes(body[start:end])
 
 
 def has_typed_contents(body: bytes | memoryview) -> bool:
@@ -193,7 +210,7 @@ class GrpcRequestReader:
         request_id = message.id
         parameters = read_parameters(message.parameters, self._limits)
         inputs = self._read_inputs(message, request_id)
-        self._find_data(message, inputs, split.raw)
+        self._find_data(split, inputs)
         forms = _forms(message.outputs)
         check_outputs(self._signature, forms)
         rows, shapes = normalise(
@@ -219,10 +236,11 @@ class GrpcRequestReader:
             inputs.append(read)
         return inputs
 
-    def _find_data(self, message: Any, inputs: Sequence[_Input], raw: Sequence[Content]) -> None:
+    def _find_data(self, split: SplitMessage, inputs: Sequence[_Input]) -> None:
+        raw = split.raw
         left = iter(raw)
         of_model = f"for model '{self._signature.model_name}'"
-        for tensor, each in zip(message.inputs, inputs, strict=True):
+        for tensor, strings, each in zip(split.message.inputs, split.strings, inputs, strict=True):
             each.region = read_region(tensor)
             typed = tensor.HasField("contents")
             if each.region is not None:
@@ -237,7 +255,7 @@ class GrpcRequestReader:
                         "contents field must not be specified when using raw_input_contents for "
                         f"'{each.name}' {of_model}"
                     )
-                content = typed_bytes(tensor, self._signature.model_name, self._limits)
+                content = typed_bytes(tensor, strings, self._signature.model_name, self._limits)
                 each.content = content, 0, len(content)
             else:
                 each.content = next(left, None)

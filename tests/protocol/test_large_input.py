@@ -1,0 +1,88 @@
+"""Large inputs of gRPC requests, which no parse of the whole may keep the interpreter for."""
+
+from collections.abc import Callable
+
+import pytest
+from tritonclient.grpc.service_pb2 import InferTensorContents, ModelInferRequest
+
+from protocol.bytes_tensor import encode_elements
+from protocol.errors import InvalidArgument
+from protocol.grpc_contents import typed_bytes
+from protocol.grpc_request import SplitMessage
+from protocol.large_input import LARGE_BYTES
+from protocol.limits import Limits
+from protocol.protobuf_wire import field_head
+
+MANY = 150_000
+ELEMENTS = [str(number).encode() * (1 + number % 50) for number in range(MANY)]
+
+
+def request(elements: list[bytes]) -> ModelInferRequest:
+    message = ModelInferRequest(model_name="m")
+    message.inputs.add(name="FIRST", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"a")
+    message.inputs.add(name="A", datatype="BYTES", shape=[len(elements)]).contents.bytes_contents.extend(elements)
+    return message
+
+
+def read(body: bytes, limits: Limits) -> list[bytes]:
+    split = SplitMessage(body, limits)
+    inputs = zip(split.message.inputs, split.strings, strict=True)
+    return [typed_bytes(tensor, strings, "m", limits) for tensor, strings in inputs]
+
+
+def test_strings_are_those_that_were_sent_and_few_at_a_time_are_parsed() -> None:
+    body = request(ELEMENTS).SerializeToString()
+    assert read(body, Limits()) == [encode_elements([b"a"]), encode_elements(ELEMENTS)]
+    assert len(SplitMessage(body, Limits()).message.inputs[1].contents.bytes_contents) < MANY // 2
+
+
+def test_strings_in_several_contents_keep_their_order() -> None:
+    parts = [ELEMENTS[:10], ELEMENTS[10:], ELEMENTS[:20]]
+    written = [InferTensorContents(bytes_contents=part).SerializeToString() for part in parts]
+    tensor = request([]).inputs[1].SerializeToString() + b"".join(field_head(5, len(each)) + each for each in written)
+    assert read(field_head(5, len(tensor)) + tensor, Limits()) == [encode_elements([*parts[0], *parts[1], *parts[2]])]
+
+
+def test_strings_are_counted_over_all_parts() -> None:
+    body = request(ELEMENTS).SerializeToString()
+    assert read(body, Limits(json_max_elements=MANY))
+    with pytest.raises(InvalidArgument, match=f"contents of input 'A' have more than {MANY - 1} elements"):
+        read(body, Limits(json_max_elements=MANY - 1))
+
+
+def test_numbers_beside_many_strings_are_refused() -> None:
+    numbers = InferTensorContents(fp64_contents=[1]).SerializeToString()
+    tensor = request(ELEMENTS).inputs[1].SerializeToString() + field_head(5, len(numbers)) + numbers
+    with pytest.raises(InvalidArgument, match="of type 'FP64', expected datatype 'BYTES'"):
+        read(field_head(5, len(tensor)) + tensor, Limits())
+
+
+def add_input_parameters(message: ModelInferRequest) -> None:
+    for number in range(LARGE_BYTES // 8):
+        message.inputs[0].parameters[str(number)].int64_param = number
+
+
+def add_output_parameters(message: ModelInferRequest) -> None:
+    output = message.outputs.add(name="B")
+    for number in range(LARGE_BYTES // 8):
+        output.parameters[str(number)].int64_param = number
+
+
+def add_unknown_fields(message: ModelInferRequest) -> None:
+    message.inputs[0].contents.MergeFromString(b"\x98\x3e\x01" * LARGE_BYTES)
+
+
+@pytest.mark.parametrize("add", [add_input_parameters, add_output_parameters, add_unknown_fields])
+def test_more_fields_in_a_part_than_are_walked_over_are_refused(add: Callable[[ModelInferRequest], None]) -> None:
+    message = request([b"b"])
+    add(message)
+    with pytest.raises(InvalidArgument, match="request has more than 4096 fields"):
+        SplitMessage(message.SerializeToString(), Limits())
+
+
+@pytest.mark.parametrize("cut_off", [1, 2, 100])
+def test_contents_that_are_cut_off_are_refused(cut_off: int) -> None:
+    contents = InferTensorContents(bytes_contents=ELEMENTS).SerializeToString()[:-cut_off]
+    tensor = field_head(5, len(contents)) + contents
+    with pytest.raises(InvalidArgument, match="failed to parse the request"):
+        SplitMessage(field_head(5, len(tensor)) + tensor, Limits())
