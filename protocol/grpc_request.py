@@ -151,7 +151,8 @@ class SplitMessage:
             if strings:
                 return field_head(INPUTS_FIELD, len(tensor)) + tensor
         elif large and number in (_PARAMETERS, _OUTPUTS):
-            check_fields(body[value:end])
+            kind = ModelInferRequest.DESCRIPTOR.fields_by_number[number].message_type
+            check_fields(memoryview(body)[value:end], kind)
         return bytes(body[start:end])
 
 

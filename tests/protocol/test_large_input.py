@@ -72,12 +72,35 @@ def add_unknown_fields(message: ModelInferRequest) -> None:
     message.inputs[0].contents.MergeFromString(b"\x98\x3e\x01" * LARGE_BYTES)
 
 
-@pytest.mark.parametrize("add", [add_input_parameters, add_output_parameters, add_unknown_fields])
+def add_unknown_fields_of_a_parameter(message: ModelInferRequest) -> None:
+    message.parameters["a"].MergeFromString(b"\x98\x3e\x01" * LARGE_BYTES)
+
+
+def add_unknown_fields_of_an_inputs_parameter(message: ModelInferRequest) -> None:
+    message.inputs[0].parameters["a"].MergeFromString(b"\x98\x3e\x01" * LARGE_BYTES)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        add_input_parameters,
+        add_output_parameters,
+        add_unknown_fields,
+        add_unknown_fields_of_a_parameter,
+        add_unknown_fields_of_an_inputs_parameter,
+    ],
+)
 def test_more_fields_in_a_part_than_are_walked_over_are_refused(add: Callable[[ModelInferRequest], None]) -> None:
     message = request([b"b"])
     add(message)
     with pytest.raises(InvalidArgument, match="request has more than 4096 fields"):
         SplitMessage(message.SerializeToString(), Limits())
+
+
+def test_a_long_parameter_is_read() -> None:
+    message = request([b"b"])
+    message.parameters["a"].string_param = message.inputs[0].parameters["b"].string_param = "a" * 4 * LARGE_BYTES
+    assert SplitMessage(message.SerializeToString(), Limits()).message == message
 
 
 @pytest.mark.parametrize("cut_off", [1, 2, 100])
