@@ -19,7 +19,6 @@ from app.ingress.listening_mark import ListeningMark
 from app.ingress.niceness import warn_of_niceness
 from app.ingress.node_ports import NodePorts
 from app.ingress.serve_cluster_view import Examination, ServeClusterView
-from app.ingress.traffic_report import TrafficReport
 from app.metrics.node_sampler import NodeSampler
 from app.metrics.ray_agent import AgentSweep
 from app.service.log_settings import LogSettings
@@ -52,6 +51,7 @@ from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
+from deployments.replica.traffic_report import TrafficReport
 from deployments.replica.worker_wakes import wake_main_thread_less
 from deployments.serve_internals import ClusterTable, with_plain_calls
 from protocol.limits import Limits
@@ -143,7 +143,7 @@ class Ingress:
             gpu=self._settings.allow_gpu_metrics,
         )
         self._agent_sweep = AgentSweep(node_id, self._counters.speaks_for_node)
-        self._traffic = TrafficReport(controller, self.service.models, self.service.routing)
+        self._traffic = TrafficReport(controller, self.service.routing.measurements, self._host.router.canaries.to_dict)
         self._beside = SideTasks(self._loop)
         self._follower = DirectoryFollower(
             controller,
@@ -197,7 +197,8 @@ class Ingress:
         directory = self.service.models.directory
         self._load.follow(directory.models)
         self._host.router.expect(directory.taken)
-        self._traffic.follow()
+        self._host.router.canaries.follow(directory.models)
+        self._traffic.follow(directory.models)
         self._routes_changed()
 
     def _routes_changed(self) -> None:

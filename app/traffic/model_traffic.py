@@ -7,11 +7,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from app.traffic.shadow import Shadow
 from app.traffic.split_target import SplitTarget
-from app.traffic.version_meter import VersionMeter
 from deployments.core.counts import SHADOW, Label, Rows, ShadowCounts
 from deployments.core.version_choice import SequenceVersions, Turns
 from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.sink import Target, VersionTarget
+from deployments.replica.version_meter import VersionMeter
 from repository_loader.traffic import Traffic
 
 

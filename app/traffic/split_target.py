@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.traffic.shadow import Shadow
-from app.traffic.version_meter import VersionMeter
 from deployments.core.version_choice import SequenceVersions, Turns
 from deployments.lane.frames import Buffer
 from deployments.lane.sequence_lanes import read_mark
 from deployments.lane.sink import Sink, VersionTarget
 from deployments.lane.wire import HTTP
+from deployments.replica.version_meter import VersionMeter
 from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace

@@ -79,7 +79,7 @@ class Figures:
 
     @classmethod
     def sum(cls, reports: Iterable[Mapping[str, Any]]) -> "Figures":
-        """Add up what ingresses have measured, as `VersionMeter.to_dict` writes it."""
+        """Add up what processes have measured, as `VersionMeter.to_dict` writes it."""
         requests = errors = 0
         buckets: dict[int, int] = {}
         for report in reports:

@@ -1,4 +1,4 @@
-"""Takes canaries from step to step, or back, by what the ingresses have measured."""
+"""Takes canaries from step to step, or back, by what was measured of their requests."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _STILL_S: Final = 3.0
 class CanaryWatch:
     """A loop of the controller; it waits while there is no canary.
 
-    What is measured in a step is the sum of what each ingress says that it has measured in it, so that a controller
+    What is measured in a step is the sum of what each process says that it has measured in it, so that a controller
     that takes over knows it too; the time of the step begins anew for that one. A time without looks is no part of a
     step: the controller stood still, and has not read yet what was measured in it.
     """
@@ -34,10 +34,10 @@ class CanaryWatch:
         self._looked_s = clock()
         self._reports: dict[str, dict[str, Mapping[str, Any]]] = {}
 
-    def take(self, ingress: str, reports: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what an ingress has measured, by model; see `VersionMeter`."""
+    def take(self, reporter: str, reports: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take all that an ingress or a replica has measured, by model; see `VersionMeter`."""
         for name, report in reports.items():
-            self._reports.setdefault(name, {})[ingress] = report
+            self._reports.setdefault(name, {})[reporter] = report
 
     async def run(self) -> None:
         """Watch for ever."""

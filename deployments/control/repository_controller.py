@@ -271,9 +271,9 @@ class RepositoryController:
         """Take what is under way from an ingress to autoscaled models; see `Autoscaler.take`."""
         self._scaler.take(ingress, loads)
 
-    async def report_traffic(self, ingress: str, measured: dict[str, dict[str, Any]]) -> None:
-        """Take from an ingress what the requests of canaries have come to; see `CanaryWatch.take`."""
-        self._canaries.take(ingress, measured)
+    async def report_traffic(self, reporter: str, measured: dict[str, dict[str, Any]]) -> None:
+        """Take from a process what the requests of canaries have come to; see `CanaryWatch.take`."""
+        self._canaries.take(reporter, measured)
 
     async def set_client_state(self, rows: dict[str, Any]) -> tuple[str, int]:
         """Keep what a client has set for all ingresses (None: no longer); returns epoch and generation that have it."""

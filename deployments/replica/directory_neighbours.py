@@ -17,6 +17,7 @@ from deployments.replica.group_watch import GroupWatch
 from deployments.replica.host_router import HostRouter
 from deployments.replica.load_report import LoadReport
 from deployments.replica.neighbours import Found
+from deployments.replica.traffic_report import TrafficReport
 from protocol.errors import from_grpc_code
 from protocol.signature import Signature
 from repository_loader.namespaces import identifiers
@@ -59,6 +60,7 @@ class DirectoryNeighbours:
         self._following = False
         self._controller: Any = None
         self._load: LoadReport | None = None
+        self._traffic: TrafficReport | None = None
 
     def changed(self) -> None:
         """Wake whoever waits for a model: the directory, or what the lanes lead to, has changed."""
@@ -161,6 +163,8 @@ class DirectoryNeighbours:
             self._load = LoadReport(self._controller, self._fleet)
             self._start(follow(self.directory, self._take_news))
             self._start(self._load.run())
+            self._traffic = TrafficReport(self._controller, self._router.canaries.to_dict)
+            self._start(self._traffic.run())
 
     async def _take_news(self) -> None:
         directory = self.directory
@@ -168,9 +172,15 @@ class DirectoryNeighbours:
         if news is not None:
             directory.take(news)
             self._watch_called()
+            self._measure_canaries()
             self._router.expect(directory.taken)
             self._router.set_traffic(directory.traffic)
             self.changed()
+
+    def _measure_canaries(self) -> None:
+        assert self._traffic is not None
+        self._router.canaries.follow(self.directory.models)
+        self._traffic.follow(self.directory.models)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; see `Neighbours`."""

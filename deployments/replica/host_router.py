@@ -10,6 +10,7 @@ from deployments.core.version_choice import VersionChoice, expected
 from deployments.lane.fleet import Fleet
 from deployments.lane.target import LaneTarget
 from deployments.lane.work_queue import WorkQueue
+from deployments.replica.canary_meters import CanaryMeters
 from deployments.replica.remote_step import RemoteStep, StepCodec
 from deployments.schedulers.scheduler import reply
 from protocol.callers import chain, may_be
@@ -40,6 +41,7 @@ class HostRouter:
         """By model, and by the interface that each writes for; the last is what was told last."""
         self._returning: dict[str, int] = {}
         self._choices: dict[str, VersionChoice] = {}
+        self.canaries = CanaryMeters()
         self._taken: Collection[tuple[str, int]] = ()
 
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
@@ -128,6 +130,7 @@ class HostRouter:
                 self._refuse(request, _not_ready(model_name))
                 return
             version = chosen
+            self.canaries.measure(model_name, version, request)
             if request.sequence_id and model_name in self._choices:
                 others = self._others(model_name, version, request)
         here = self._core.has(model_name)

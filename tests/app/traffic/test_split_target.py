@@ -10,9 +10,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from app.traffic import shadow as shadow_module
 from app.traffic.model_traffic import ModelTraffic
 from app.traffic.split_target import SplitTarget
-from app.traffic.version_meter import VersionMeter
 from deployments.core.counts import SHADOW, Label, Totals
 from deployments.lane.wire import HTTP
+from deployments.replica.version_meter import VersionMeter
 from protocol.errors import InvalidArgument, ServingError, Unavailable
 
 BODY = b'{"inputs":[{"name":"X","shape":[1],"datatype":"INT32","parameters":{"shared_memory_region":"r"}}]}'

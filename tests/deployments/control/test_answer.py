@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from app.ingress.cluster_control import ClusterControl
-from app.ingress.traffic_report import TrafficReport
-from app.service.models import Models
 from deployments.control.answer import answer
 from deployments.control.directory import READY, ModelEntry, VersionEntry
 from deployments.replica.load_report import LoadReport
+from deployments.replica.traffic_report import TrafficReport
 from repository_loader.config_json import config_to_json
-from tests.app.http.served import FakeFleet, FakeHost
+from tests.app.http.served import FakeFleet
 from tests.repository_loader.planned_models import ONNX, model, parameter
 
 
@@ -116,19 +115,10 @@ def test_reports_of_the_load_go_on() -> None:
 
 
 def test_reports_of_canaries_go_on() -> None:
-    class Measured:
-        def measurements(self) -> dict[str, Any]:
-            return {"m": {"step": "id/0"}}
-
     async def run() -> None:
-        host: Any = FakeHost()
-        fleet: Any = FakeFleet()
-        models = Models(host, fleet)
-        models.directory.models["m"] = ModelEntry(traffic={"step": "id/0"})
         controller: Any = EndingController()
-        routing: Any = Measured()
-        report = TrafficReport(controller, models, routing)
-        report.follow()
+        report = TrafficReport(controller, lambda: {"m": {"step": "id/0"}})
+        report.follow({"m": ModelEntry(traffic={"step": "id/0"})})
         assert await _calls_again(report, controller)
 
     asyncio.run(run())

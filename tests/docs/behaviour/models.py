@@ -3,6 +3,7 @@
 from tests.docs.behaviour.modules import (
     CALLS,
     CANARY,
+    CANARY_METERS,
     CARD_PLAN,
     CLUSTER,
     COMMANDS,
@@ -385,7 +386,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`eagleray_shadow_requests_total` counts them": (
         TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",
     ),
-    "Requests that name shared memory are not copied": (SPLIT + "test_what_names_shared_memory_is_not_copied",),
+    "Requests that name shared memory are not copied": (
+        SPLIT + "test_what_names_shared_memory_is_not_copied",
+        CANARY_METERS + "test_steps_are_not_copied",
+    ),
     "no request of a client goes on with a copy": (
         SPLIT + "test_a_sequence_in_a_version_that_becomes_a_shadow_goes_on_there_and_is_not_copied_to_it",
         "deployments/lane/test_sequence_lanes.py::"
@@ -398,6 +402,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         CANARY + "test_over_a_limit_it_is_rolled_back_at_once",
         SPLIT + "test_what_a_canary_got_is_measured_anew_in_each_step",
         TRAFFIC + "test_a_canary_that_fails_is_rolled_back_by_itself",
+    ),
+    "Steps of ensembles and calls of models by models are among its requests": (
+        CANARY_METERS + "test_what_becomes_of_a_step_at_a_canary_is_counted",
+        CANARY_METERS + "test_the_controller_hears_what_came_of_steps_at_canaries",
     ),
     "A step lasts for its interval": (CANARY + "test_it_advances_when_the_time_is_over_and_enough_was_answered",),
     "A canary goes on when the controller has died": (

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
 
 from deployments.control.canary import BUCKETS_PER_OCTAVE
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
-from protocol.errors import ServingError
+from protocol.errors import Cancelled, ServingError
+from protocol.infer import InferRequest, InferResponse, Reply
 
 _SERVER_ERROR: Final = 500
 
@@ -26,6 +28,18 @@ class VersionMeter:
     def measured(self, sink: Sink) -> Sink:
         """Return what takes the answer of a request that is about to be sent, and passes it on to its sink."""
         return _MeasuredSink(self, sink)
+
+    def told(self, tell: Reply) -> Reply:
+        """Return what takes the outcomes of a request in this process, in place of what it passes them on to."""
+        return partial(self._told, tell, self.now_ns())
+
+    def _told(self, tell: Reply, since_ns: int, request: InferRequest, result: InferResponse | ServingError) -> None:
+        if not isinstance(result, InferResponse):
+            if not isinstance(result, Cancelled):
+                self.failed(result)
+        elif result.final:
+            self.answered(self.now_ns() - since_ns)
+        tell(request, result)
 
     def answered(self, took_ns: int) -> None:
         """Count a request that was answered."""
