@@ -4,13 +4,15 @@ A replica of several models or of an ensemble follows it from its start on, any 
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from deployments.control.answer import answer, follow, until_answered
-from deployments.control.directory import Directory, ModelEntry
+from deployments.control.directory import READY, Directory, ModelEntry
+from deployments.core.core import LATEST
 from deployments.lane.fleet import Fleet
 from deployments.lane.routes import REPLACEMENT_S
 from deployments.replica.group_watch import GroupWatch
@@ -21,10 +23,13 @@ from deployments.replica.traffic_report import TrafficReport
 from protocol.errors import from_grpc_code
 from protocol.signature import Signature
 from repository_loader.namespaces import identifiers
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
 _FOLLOW_TIMEOUT_S: Final = 2.0
+_VERSIONS_TIMEOUT_S: Final = 3.0
+"""For which a call waits until every version that it may go to can be reached, where another one can."""
 _CALLED: Final = "called"
 
 
@@ -55,6 +60,8 @@ class DirectoryNeighbours:
         self._signatures: dict[str, tuple[str, Signature]] = {}
         self._groups: set[tuple[str, str]] = set()
         self._called: set[str] = set()
+        self._reached: dict[tuple[str, int], Mapping[int, float]] = {}
+        """What has been found, with what each version gets of the requests that name none."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following = False
@@ -72,7 +79,7 @@ class DirectoryNeighbours:
 
         One whose replica is being replaced is waited for as long as clients wait for it.
         """
-        if self.directory.known and name in self._called:
+        if self.directory.known and (name, version) in self._reached:
             entry = self.directory.models.get(name)
             target = self._fleet.target(name, version) or self._fleet.awaited(name, version)
             if entry is not None and target is not None and entry.takes(target.version):
@@ -110,9 +117,26 @@ class DirectoryNeighbours:
                 if name not in self._called:
                     self._called.add(name)
                     self._watch_called()
-                if self._fleet.target(name, version) or self._fleet.awaited(name, version):
+                if self._reaches(name, version):
+                    await self._until_versions_are_reached(name, version)
                     return self._signature(name, entry)
             await changed.wait()
+
+    async def _until_versions_are_reached(self, name: str, version: int) -> None:
+        """Wait, for a while, for those that requests go to which name none; the lanes to them open in any order."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_VERSIONS_TIMEOUT_S):
+                while version == LATEST and not all(self._reaches(name, each) for each in self._shares(name)):
+                    await self._changed.wait()
+        self._reached[name, version] = self._shares(name)
+
+    def _shares(self, name: str) -> Mapping[int, float]:
+        entry = self.directory.models.get(name, ModelEntry())
+        ready = [number for number, state in entry.versions.items() if state.state == READY]
+        return Traffic.from_dict(entry.traffic).shares(ready)
+
+    def _reaches(self, name: str, version: int) -> bool:
+        return (self._fleet.target(name, version) or self._fleet.awaited(name, version)) is not None
 
     def left(self, name: str, version: int) -> bool:
         """Whether the directory says that a model takes no requests; see `Neighbours`."""
@@ -171,6 +195,7 @@ class DirectoryNeighbours:
         news = await answer(self._controller.watch.remote(directory.epoch, directory.generation))
         if news is not None:
             directory.take(news)
+            self._reached = {key: shares for key, shares in self._reached.items() if shares == self._shares(key[0])}
             self._watch_called()
             self._measure_canaries()
             self._router.expect(directory.taken)

@@ -2,16 +2,19 @@ import asyncio
 import tempfile
 from typing import Any
 
+import pytest
+
 from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
 from deployments.control.publisher import Publisher
 from deployments.core.clock import LoopClock
-from deployments.core.core import Core
+from deployments.core.core import LATEST, Core
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.host_router import HostRouter
+from protocol.signature import Signature
 from tests.deployments.fakes import slow_queue
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
@@ -67,6 +70,46 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             neighbours.close()
             await fleet.close()
             await step.server.drain(0.0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("traffic", "waits"), [({}, True), ({"weights": {"1": 1}}, False)], ids=["highest", "weights"])
+def test_a_call_waits_until_the_version_is_reached_that_it_goes_to(traffic: dict[str, Any], waits: bool) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        controller = Controller()
+        entry = ModelEntry("{}", versions={1: VersionEntry(READY), 2: VersionEntry(READY)}, traffic=traffic)
+        controller.publisher.publish(models={"echo": entry.to_dict()}, deployments={})
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (Replica(folder, each, loop) for each in ("first", "second"))
+            second.server.set_model("echo", 2, second.model)
+            for each in (first, second):
+                await each.server.listen([each.sock])
+            fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
+            watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
+            neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+            fleet.set_replicas("v1", {"first": first.address})
+            await Lanes.until(lambda: fleet.target("echo", 1) is not None)
+            found: list[Signature | None] = []
+            neighbours.find("echo", LATEST, found.append)
+            await Lanes.until(lambda: neighbours.directory.known)
+            neighbours.find("echo", LATEST, found.append)
+            for _ in range(9):
+                await asyncio.sleep(0)
+            assert len(found) == (0 if waits else 2)
+            fleet.set_replicas("v2", {"second": second.address})
+            await Lanes.until(lambda: len(found) == 2)
+            assert None not in found and (fleet.target("echo", 2) is not None) == waits
+            later = ModelEntry("{}", versions={**entry.versions, 3: VersionEntry(READY)}, traffic=traffic)
+            controller.publisher.publish(models={"echo": later.to_dict()})
+            await Lanes.until(lambda: 3 in neighbours.directory.models["echo"].versions)
+            neighbours.find("echo", LATEST, found.append)
+            assert len(found) == (2 if waits else 3)
+            neighbours.close()
+            await fleet.close()
+            for each in (first, second):
+                await each.server.drain(0.0)
 
     asyncio.run(run())
 
