@@ -9,8 +9,8 @@ from deployments.control.directory import LOADING, NO_REPLICA, READY, RENAMED, D
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target, VersionTarget
 from deployments.replica.model_host import ModelHost
-from protocol.errors import Unavailable
-from repository_loader.namespaces import identifiers, shared_name
+from protocol.errors import InvalidArgument, Unavailable
+from repository_loader.namespaces import ambiguous, identifiers, shared_name
 
 
 class Models:
@@ -119,6 +119,13 @@ class Models:
             return []
         models = self.directory.models
         return [each for each in identifiers(name, models) if _was_tried(models[each])]
+
+    def ambiguity(self, name: str) -> InvalidArgument | None:
+        """Return the refusal of a name that several models share, and none has alone; None for any other."""
+        entry = self.directory.models.get(name)
+        alone = entry is not None and not all(state.left for state in entry.versions.values())
+        sharing = () if alone else self.sharing(name)
+        return InvalidArgument(ambiguous(name, len(sharing))) if sharing else None
 
     def plain_name(self, known: str) -> str:
         """Return the name that a model has in its repository."""

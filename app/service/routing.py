@@ -10,10 +10,9 @@ from deployments.control.directory import ModelEntry
 from deployments.core.refusals import Refusals
 from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.sink import Target
-from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
+from protocol.errors import NotFound, ServingError, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
 from protocol.model_version import checked_version
-from repository_loader.namespaces import ambiguous
 
 DECOUPLED_BY_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 
@@ -114,10 +113,8 @@ class Routing:
     def _why_not(self, name: str, version: int) -> ServingError:
         self._models.require_known()
         entry = self._models.directory.models.get(name)
-        if entry is None or all(state.left for state in entry.versions.values()):
-            sharing = self._models.sharing(name)
-            if sharing:
-                return InvalidArgument(ambiguous(name, len(sharing)))
+        if ambiguity := self._models.ambiguity(name):
+            return ambiguity
         if entry is None or not (entry.versions or entry.reason):
             return NotFound(f"Request for unknown model: '{name}' is not found")
         if version == -1:

@@ -28,9 +28,10 @@ class TrafficService:
 
         Raises:
             NotFound: no such model is loaded.
+            InvalidArgument: several models have the name.
             Unavailable: nothing is known of any model yet.
         """
-        self._models.require_known()
+        self._require_one(name)
         entry = self._models.directory.models.get(name)
         if entry is None or not entry.versions:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
@@ -45,6 +46,12 @@ class TrafficService:
         Raises:
             ServingError: it stays as it is.
         """
+        self._require_one(name)
         if self.control is None:
             raise Unavailable("traffic cannot be changed at present")
         await self.control.change_traffic(name, given)
+
+    def _require_one(self, name: str) -> None:
+        self._models.require_known()
+        if ambiguity := self._models.ambiguity(name):
+            raise ambiguity

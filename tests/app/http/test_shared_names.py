@@ -21,6 +21,9 @@ def test_a_name_of_two_is_refused_in_tritons_words_and_their_identifiers_are_ans
         for path in ("/v2/models/m", "/v2/models/m/versions/1", "/v2/models/m/ready", "/v2/models/m/config"):
             answer = await served.request("GET", path)
             assert (answer.status, answer.error) == (400, ERROR), path
+        for method in ("GET", "POST"):
+            answer = await served.request(method, "/v2/repository/models/m/traffic")
+            assert (answer.status, answer.error) == (400, ERROR), method
         answer = await served.answered(infer(model="m"))
         assert (answer.status, answer.error) == (400, ERROR)
         for name in both:
