@@ -193,7 +193,7 @@ class Canary:
         if figures.error_rate > rules.max_error_rate:
             return f"{figures.error_rate:.2%} of the requests failed, the limit is {rules.max_error_rate:.2%}"
         if rules.max_p99_ms and figures.p99_ms > rules.max_p99_ms:
-            return f"the p99 is {figures.p99_ms:.3g} ms, the limit {rules.max_p99_ms:g} ms"
+            return f"the p99 is {float(f'{figures.p99_ms:.3g}'):g} ms, the limit {rules.max_p99_ms:g} ms"
         return "" if waited_s >= rules.interval_s else None
 
     def advanced(self, figures: Figures, at_s: float) -> "Canary":

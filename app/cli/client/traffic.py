@@ -96,5 +96,5 @@ def _print(answer: dict[str, Any]) -> None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
         line = f"  {at}  version {event['version']}  {event['percent']:g} %  {event['event']}"
         if event["requests"]:
-            line += f" ({event['requests']} requests, {event['error_rate']:.2%} failed, p99 {event['p99_ms']:.3g} ms)"
+            line += f" ({event['requests']} requests, {event['error_rate']:.2%} failed, p99 {event['p99_ms']:g} ms)"
         click.echo(line)

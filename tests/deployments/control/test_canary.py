@@ -40,6 +40,7 @@ def test_it_advances_when_the_time_is_over_and_enough_was_answered() -> None:
 
 LIMITS = {
     "errors": (Figures(1000, 11), True, "1.10% of the requests failed, the limit is 1.00%"),
+    "p99-of-seconds": (Figures(1000, 0, {174: 1000}), True, "the p99 is 3530 ms, the limit 50 ms"),
     "p99": (Figures(1000, 0, {100: 980, 136: 20}), True, "the p99 is 131 ms, the limit 50 ms"),
     "gone": (GOOD, False, "version 2 is not ready"),
 }
