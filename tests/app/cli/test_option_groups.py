@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from click import NoSuchOption
 from click.testing import CliRunner
 
 from app.cli.main import main
@@ -41,7 +42,7 @@ def test_each_command_is_listed_with_a_whole_sentence(command: list[str]) -> Non
     [
         (["--model-repository=/m"], "--model-repository is a flag of `eagleray serve`"),
         (["serve", "/m"], "'/m' stands without a flag; repositories are given by --model-repository"),
-        (["--no-such-flag"], "No such option '--no-such-flag'."),
+        (["--no-such-flag"], NoSuchOption("--no-such-flag").format_message()),
     ],
     ids=" ".join,
 )
