@@ -217,7 +217,8 @@ class SoleModule(ModelModule):
         for name in list(sys.modules):
             if name.partition(".")[0] in _OURS:
                 del sys.modules[name]
-        sys.path[:] = [entry for entry in sys.path if entry != _HOME]
+        if _HOME in sys.path:
+            sys.path.remove(_HOME)  # once: it is also where all else is installed, unless we run from our sources
         index = next((i for i, entry in enumerate(sys.path) if entry.endswith("-packages")), len(sys.path))
         sys.path[index:index] = [*self._search_path, *([] if _PB_UTILS_FOLDER in sys.path else [_PB_UTILS_FOLDER])]
         sys.dont_write_bytecode = True  # it would look like a change of the model to whoever polls the repository

@@ -161,3 +161,18 @@ def test_what_a_model_makes_builtin_is_builtin_for_it(tmp_path, monkeypatch, whe
     finally:
         instance.close()
         vars(builtins).pop("made_builtin", None)
+
+
+def test_what_is_installed_where_eagleray_is_can_be_imported(tmp_path, monkeypatch):
+    home = str(Path(protocol.__file__).resolve().parents[1])
+    monkeypatch.setenv("PYTHONPATH", home)  # a folder of installed packages, as of `pip install --target`
+    package = write_model(
+        tmp_path,
+        """
+        import benchmarks
+        class TritonPythonModel:
+            def execute(self, requests): ...
+        """,
+    )
+    (instance,) = PythonBackend().load(package, [replace(spec, own_process=True) for spec in instances(package)])
+    instance.close()
