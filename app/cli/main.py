@@ -224,6 +224,7 @@ def readable_repositories() -> Iterator[None]:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="eagleray")
 def main() -> None:
     """Serve Triton model repositories from a Ray cluster."""
     for warning in unknown_variables():

@@ -1,6 +1,7 @@
 """`serve --help` under headings."""
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,11 @@ def test_each_command_is_listed_with_a_whole_sentence(command: list[str]) -> Non
 def test_a_line_that_is_almost_one_of_serve_is_told_what_lacks(line: list[str], told: str) -> None:
     done = CliRunner().invoke(main, line)
     assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = run(EAGLERAY, "--version")
+    assert (done.returncode, done.stdout) == (0, f"eagleray, version {version('eagleray')}\n")
 
 
 @pytest.mark.parametrize("separator", [":", ","])
