@@ -8,6 +8,7 @@ the stack, and forgotten when the model is loaded. A helper may have the name of
 """
 
 import builtins
+import contextlib
 import importlib
 import itertools
 import os
@@ -217,8 +218,7 @@ class SoleModule(ModelModule):
         for name in list(sys.modules):
             if name.partition(".")[0] in _OURS:
                 del sys.modules[name]
-        if _HOME in sys.path:
-            sys.path.remove(_HOME)  # once: it is also where all else is installed, unless we run from our sources
+        leave_home()
         index = next((i for i, entry in enumerate(sys.path) if entry.endswith("-packages")), len(sys.path))
         sys.path[index:index] = [*self._search_path, *([] if _PB_UTILS_FOLDER in sys.path else [_PB_UTILS_FOLDER])]
         sys.dont_write_bytecode = True  # it would look like a change of the model to whoever polls the repository
@@ -242,6 +242,15 @@ class SoleModule(ModelModule):
 
     def close(self) -> None:
         """Leave all as it is: the process ends."""
+
+
+def leave_home() -> None:
+    """Take off `sys.path` the folder of our code, with which the process has been started in front for that code alone.
+
+    Once: where Eagleray is installed it is also the folder of all that models import.
+    """
+    with contextlib.suppress(ValueError):
+        sys.path.remove(_HOME)
 
 
 def _imported(name: str, file_path: str, loader: Loader | None = None) -> ModuleType:
