@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 _ROOT = str(Path(__file__).resolve().parents[2])
+_ENTRY = f"import sys; sys.path[:] = [{_ROOT!r}, *filter(None, sys.path)]"
+_RUN = "\nimport runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _EXIT_TIMEOUT_S = 5.0
 _MAX_RESULT_BYTES = 16 << 20
 _MAX_OUTPUT_BYTES = 16 << 10
@@ -35,12 +37,16 @@ class SideResult:
 
 
 class SideProcessError(Exception):
-    """There is no answer; the message is a predicate (`did not return within 60 s`), `output` what was printed last."""
+    """There is no answer; the message is a predicate (`did not return within 60 s`), `output` what was printed last.
 
-    def __init__(self, message: str, output: str, *, crashed: bool = False) -> None:
+    Of a process that `crashed`, `exit_code` is negative for a signal, and None where it goes on without its pipe.
+    """
+
+    def __init__(self, message: str, output: str, *, crashed: bool = False, exit_code: int | None = None) -> None:
         super().__init__(message)
         self.output = output
         self.crashed = crashed
+        self.exit_code = exit_code
 
 
 def run(
@@ -51,22 +57,24 @@ def run(
     *,
     python: str = sys.executable,
     variables: Mapping[str, str] = os.environ,
+    entry: str = _ENTRY,
 ) -> SideResult:
-    """Run a task in `python -m <module>`; blocks. The process and what it started are gone afterwards.
+    """Run a task in a module; blocks. The process and what it started are gone afterwards.
+
+    `entry` is the code with which it begins, and which has it find our modules.
 
     Raises:
         SideProcessError: the process crashed, took too long or too much memory, or answered too much.
     """
-    path = os.pathsep.join(filter(None, (_ROOT, variables.get("PYTHONPATH"))))
     result_read, result_write = os.pipe()
     try:
         process = subprocess.Popen(
-            [python, "-P", "-m", module, str(result_write)],
+            [python, "-c", entry + _RUN, module, str(result_write)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(result_write,),
-            env={**variables, "PYTHONPATH": path},
+            env=variables,
             start_new_session=True,
         )
     except BaseException:
@@ -147,7 +155,7 @@ class _Exchange:
                     elif not self._read(key.fd, self._output if key.fileobj is self._stdout else self._result):
                         selector.unregister(key.fileobj)
                         if key.fileobj is self._results:
-                            raise self._error(f"ended with {self._how_it_ended()}", crashed=True)
+                            raise self._crash()
         value: dict[str, Any] = json.loads(self._result)
         return SideResult(value, self._text())
 
@@ -170,15 +178,16 @@ class _Exchange:
         if self._max_memory_bytes is not None and _memory_bytes(self._process.pid) > self._max_memory_bytes:
             raise self._error(f"took more than {self._max_memory_bytes >> 20} MiB of memory")
 
-    def _how_it_ended(self) -> str:
-        try:
+    def _crash(self) -> SideProcessError:
+        code: int | None = None
+        how = "no result"
+        with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return "no result"
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return SideProcessError(f"ended with {how}", self._text(), crashed=True, exit_code=code)
 
-    def _error(self, message: str, *, crashed: bool = False) -> SideProcessError:
-        return SideProcessError(message, self._text(), crashed=crashed)
+    def _error(self, message: str) -> SideProcessError:
+        return SideProcessError(message, self._text())
 
     def _text(self) -> str:
         return self._output.decode(errors="replace")

@@ -11,7 +11,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.python.process.environment import Environment, environment_at
+from deployments.backends.python.process.environment import ENTRY, REFUSALS, Environment, environment_at
 from deployments.core import side_process
 from repository_loader.completion import CompletionError, defines_auto_complete, merge_completed
 from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_json
@@ -53,9 +53,13 @@ def complete(
     if ENVIRONMENT_PARAMETER in config.parameters:
         environment = environment_at(config.parameters[ENVIRONMENT_PARAMETER].string_value, model_path)
     try:
-        result = side_process.run(_PROCESS, task, timeout_s, python=environment.python, variables=environment.variables)
+        result = side_process.run(
+            _PROCESS, task, timeout_s, python=environment.python, variables=environment.variables, entry=ENTRY
+        )
     except side_process.SideProcessError as error:
         _log(logging.ERROR, config.name, error.output)
+        if (refusal := REFUSALS.get(error.exit_code or 0)) is not None:
+            raise ModelLoadError(f"auto_complete_config of model '{config.name}' {refusal}") from None
         if error.crashed:
             raise ModelLoadError(f"Stub process '{config.name}' is not healthy: auto_complete_config {error}") from None
         raise ModelLoadError(f"auto_complete_config of model '{config.name}' {error}") from None

@@ -9,9 +9,10 @@ from deployments.core.side_process import answer
 
 
 def _complete(task: dict[str, Any]) -> dict[str, Any]:
-    from deployments.backends.python.model_module import ModelModule
+    from deployments.backends.python.model_module import ModelModule, leave_home
     from deployments.backends.python.pb_utils import ModelConfig
 
+    leave_home()
     module = ModelModule(task["model_path"], task["version_path"]).load(task["file_path"])
     model_class = getattr(module, "TritonPythonModel", None)
     if model_class is None:

@@ -29,6 +29,21 @@ IN_PROCESS_OF_ITS_OWN = """
     instance.close()
 """
 
+COMPLETED_ELSEWHERE = """
+    from deployments.backends.python.auto_complete import complete
+    code = '''
+        import shared
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.set_max_batch_size(shared.VALUE)
+                return config
+    '''
+    path = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{sys.argv[2]}" }} }}'
+    package = write_model(Path(sys.argv[1]), code, 'name: "echo" backend: "python" ' + path)
+    print(complete(package.config, package.model_path, package.version_path, package.file_path).max_batch_size)
+"""
+
 
 def packages_of(environment: Path) -> Path:
     (packages,) = environment.glob("lib/python*/site-packages")
@@ -47,6 +62,7 @@ def installed(tmp_path_factory) -> Path:
         if part.suffix != ".pth" and not (packages / part.name).exists():
             (packages / part.name).symlink_to(part)
     (packages / "only_here.py").write_text("VALUE = 17")
+    (packages / "shared.py").write_text("VALUE = 17")
     return root
 
 
@@ -60,3 +76,13 @@ def printed(installed: Path, code: str, *arguments: Path) -> str:
 
 def test_a_process_of_its_own_finds_what_is_installed(tmp_path, installed):
     assert printed(installed, IN_PROCESS_OF_ITS_OWN, tmp_path) == "17\n"
+
+
+def test_a_configuration_is_completed_with_what_its_environment_has(tmp_path, installed):
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    packages = packages_of(environment)
+    for part in Path(np.__file__).parents[1].glob("numpy*"):
+        (packages / part.name).symlink_to(part)
+    (packages / "shared.py").write_text("VALUE = 18")
+    assert printed(installed, COMPLETED_ELSEWHERE, tmp_path, environment) == "18\n"

@@ -109,6 +109,35 @@ def test_the_configuration_is_completed_in_the_environment(tmp_path, environment
     assert completed.max_batch_size == 17
 
 
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("#!/bin/sh\nexit 41", "needs Python 3.11 or newer, which its execution environment is not"),
+        ("", "needs NumPy, which its execution environment does not have"),
+    ],
+    ids=["old Python", "no NumPy"],
+)
+def test_what_keeps_an_environment_from_completing_is_said(tmp_path, python, reason):
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    if python:
+        (environment / "bin" / "python").unlink()
+        (environment / "bin" / "python").write_text(python)
+        (environment / "bin" / "python").chmod(0o755)
+    config = f"""name: "echo" backend: "python"
+        parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}"""
+    code = """
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                return config
+    """
+    package = write_model(tmp_path, code, config)
+    with pytest.raises(ModelLoadError) as raised:
+        complete(package.config, package.model_path, package.version_path, package.file_path)
+    assert raised.value.reason == f"auto_complete_config of model 'echo' {reason}"
+
+
 def member(name, kind=tarfile.REGTYPE, link="", data=b""):
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.size = kind, link, len(data)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deployments.backends.backend import Batch, ModelLoadError
@@ -23,7 +22,7 @@ from deployments.backends.python.process.area import AreaFullError, OwnArea, Pee
 from deployments.backends.python.process.channel import Channel, Writer, received
 from deployments.backends.python.process.code_digest import code_digest
 from deployments.backends.python.process.conversation import Conversation, unreadable
-from deployments.backends.python.process.environment import Environment
+from deployments.backends.python.process.environment import ENTRY, REFUSALS, Environment
 from deployments.backends.python.process.exchange import (
     FREED_OUTPUTS,
     OWN_READINESS,
@@ -47,17 +46,8 @@ _LOG = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from deployments.core.clock import Clock
 
-_HOME: Final = str(Path(__file__).resolve().parents[4])
 _DIGEST: Final = code_digest()
-_CODE: Final = f"""
-import sys
-if sys.version_info < (3, 11):
-    sys.exit(41)
-try:
-    import numpy
-except ImportError:
-    sys.exit(42)
-sys.path[:] = [{_HOME!r}, *filter(None, sys.path)]
+_CODE: Final = f"""{ENTRY}
 from deployments.backends.python.process.code_digest import code_digest
 if sys.argv.pop(1) != code_digest():
     sys.exit(43)
@@ -65,8 +55,7 @@ from deployments.backends.python.process.model_process import main
 main()
 """
 _ENDINGS: Final = {
-    41: "needs Python 3.11 or newer, which its execution environment is not",
-    42: "needs NumPy, which its execution environment does not have",
+    **REFUSALS,
     43: "has other code than its replica: Eagleray was installed anew meanwhile, and has to be deployed again",
 }
 _READS: Final = 64

@@ -29,6 +29,25 @@ _LOG = logging.getLogger(__name__)
 _UNPACK_TIMEOUT_S: Final = 300.0
 _FOLDER: Final = "environments"
 _DONE: Final = ".eagleray-unpacked"
+_HOME: Final = str(Path(__file__).resolve().parents[4])
+
+ENTRY: Final = f"""
+import sys
+if sys.version_info < (3, 11):
+    sys.exit(41)
+sys.path[:] = filter(None, sys.path)
+try:
+    import numpy
+except ImportError:
+    sys.exit(42)
+sys.path.insert(0, {_HOME!r})
+"""
+"""What a process in any environment does first: NumPy is its own, as another may lie beside our code."""
+REFUSALS: Final = {
+    41: "needs Python 3.11 or newer, which its execution environment is not",
+    42: "needs NumPy, which its execution environment does not have",
+}
+"""What the exit codes of `ENTRY` say of a process."""
 
 
 @dataclass(frozen=True, slots=True)
