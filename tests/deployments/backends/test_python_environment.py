@@ -170,6 +170,25 @@ def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, members)
     assert not (tmp_path / "cache" / "out").exists()
 
 
+HEADERS = {
+    "a time out of range": {"mtime": "1e30"},
+    "a zero byte in a name": {"path": "da\0ta"},
+    "a user out of range": {"uid": "99999999999999"},
+    "half of a size": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "x"},
+}
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+def test_an_archive_with_damaged_headers_is_refused_and_leaves_nothing(tmp_path, headers):
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for (info, data), more in ((member("first", data=b"x"), {}), (member("data", data=b"x"), headers)):
+            info.pax_headers = more
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(ModelLoadError, match="unable to unpack the execution environment"):
+        environment_at(str(tmp_path / "env.tar.gz"), "", tmp_path / "cache")
+    assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
+
+
 @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
 def test_an_archive_with_damaged_content_is_refused(tmp_path, compression):
     path = tmp_path / f"env.tar.{compression}"

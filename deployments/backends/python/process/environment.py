@@ -8,13 +8,11 @@ import contextlib
 import fcntl
 import hashlib
 import logging
-import lzma
 import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +68,7 @@ def environment_at(value: str, model_path: str, cache: Path | None = None) -> En
     elif path.is_file():
         try:
             root = _unpacked(path, private_folder(Path(tempfile.gettempdir())) / _FOLDER if cache is None else cache)
-        except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, subprocess.SubprocessError) as error:
+        except Exception as error:  # of a damaged archive, nearly any
             raise ModelLoadError(f"unable to unpack the execution environment '{value}': {error}") from error
     else:
         raise ModelLoadError(f"the execution environment '{value}' does not exist")
@@ -109,13 +107,21 @@ def _unpacked(archive: Path, cache: Path) -> Path:
         shutil.rmtree(root, ignore_errors=True)  # of somebody who died while unpacking
         root.mkdir()
         _LOG.info("unpacking the execution environment '%s'", archive)
-        with tarfile.open(archive) as packed:
-            packed.extractall(root, filter=_checked)
-        unpack = root / "bin" / "conda-unpack"
-        if unpack.exists():  # makes paths within the environment right for this place
-            subprocess.run([str(root / "bin" / "python"), str(unpack)], check=True, timeout=_UNPACK_TIMEOUT_S)
+        try:
+            _unpack(archive, root)
+        except BaseException:
+            shutil.rmtree(root, ignore_errors=True)  # the disk may be full of it
+            raise
         (root / _DONE).touch()
     return root
+
+
+def _unpack(archive: Path, root: Path) -> None:
+    with tarfile.open(archive) as packed:
+        packed.extractall(root, filter=_checked)
+    unpack = root / "bin" / "conda-unpack"
+    if unpack.exists():  # makes paths within the environment right for this place
+        subprocess.run([str(root / "bin" / "python"), str(unpack)], check=True, timeout=_UNPACK_TIMEOUT_S)
 
 
 def _checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
