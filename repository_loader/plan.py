@@ -21,7 +21,7 @@ from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
 from repository_loader.package import ModelPackage
 from repository_loader.python_based_backend import weights_bytes
-from repository_loader.side_files import ENVIRONMENT_PARAMETER
+from repository_loader.side_files import named_environment
 from repository_loader.snapshot import RepositoryModel, Snapshot
 
 PACKED_APP = "eagleray-packed"
@@ -426,8 +426,8 @@ def _needs_processes(config: ModelConfig, overrides: Overrides, instance_count: 
     """Return whether the instances of a model get processes of their own in a replica that serves nothing else."""
     if is_ensemble(config) or traits_of(config).releases_gil:
         return False
-    other_python = ENVIRONMENT_PARAMETER in config.parameters
-    return instance_count > 1 or other_python or overrides.execution_timeout_ms is not None
+    other_python = named_environment(config)
+    return instance_count > 1 or bool(other_python) or overrides.execution_timeout_ms is not None
 
 
 def _shares_no_process(config: ModelConfig, overrides: Overrides, instance_count: int) -> bool:

@@ -41,13 +41,17 @@ def check_side_files(config: ModelConfig, model_path: str) -> Iterator[Fault]:
         elif (size := os.path.getsize(path)) < (least := _least_bytes(each)):
             message = f"{each.folder} setting expects {least} bytes for {each.of}, but the data provided is {size}"
             yield Fault(each.field, message)
-    given = config.parameters.get(ENVIRONMENT_PARAMETER)
-    environment = "" if given is None else given.string_value
+    environment = named_environment(config)
     # Any other path is one of the nodes that the model runs on.
     if _MODEL_FOLDER in environment and not os.path.exists(environment_path(environment, model_path)):
         yield Fault(
             f'parameters["{ENVIRONMENT_PARAMETER}"]', f"the execution environment '{environment}' does not exist"
         )
+
+
+def named_environment(config: ModelConfig) -> str:
+    """Return the value of `ENVIRONMENT_PARAMETER`; "" is none, and what an empty one says, as in Triton."""
+    return config.parameters[ENVIRONMENT_PARAMETER].string_value if ENVIRONMENT_PARAMETER in config.parameters else ""
 
 
 def environment_path(value: str, model_path: str) -> str:

@@ -16,7 +16,7 @@ from deployments.core import side_process
 from repository_loader.completion import CompletionError, defines_auto_complete, merge_completed
 from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_json
 from repository_loader.model_files import shown_path
-from repository_loader.side_files import ENVIRONMENT_PARAMETER
+from repository_loader.side_files import named_environment
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ def complete(
         "file_path": file_path,
     }
     environment = Environment(sys.executable, os.environ)
-    if ENVIRONMENT_PARAMETER in config.parameters:
-        environment = environment_at(config.parameters[ENVIRONMENT_PARAMETER].string_value, model_path)
+    if value := named_environment(config):
+        environment = environment_at(value, model_path)
     try:
         result = side_process.run(
             _PROCESS, task, timeout_s, python=environment.python, variables=environment.variables, entry=ENTRY

@@ -28,7 +28,7 @@ from repository_loader.gpu_inputs import keeps_inputs_on_gpus
 from repository_loader.model_files import shown_path
 from repository_loader.overrides import read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
-from repository_loader.side_files import ENVIRONMENT_PARAMETER
+from repository_loader.side_files import named_environment
 
 _LOG = logging.getLogger(__name__)
 
@@ -183,9 +183,8 @@ def _load_apart(
 
 
 def _environment(package: ModelPackage) -> Environment | None:
-    if ENVIRONMENT_PARAMETER not in package.config.parameters:
-        return None
-    return environment_at(package.config.parameters[ENVIRONMENT_PARAMETER].string_value, package.model_path)
+    value = named_environment(package.config)
+    return environment_at(value, package.model_path) if value else None
 
 
 def _load_order(

@@ -66,6 +66,24 @@ def test_a_folder_is_the_environment(tmp_path, environment):
     }  # fmt: skip
 
 
+def test_an_empty_value_is_no_environment(tmp_path):
+    code = """
+        import sys
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.set_max_batch_size(8)
+                return config
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([], parameters={"prefix": sys.prefix})]
+    """
+    config = ECHO_CONFIG + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "" } }'
+    package = write_model(tmp_path, code, config)
+    assert complete(package.config, package.model_path, package.version_path, package.file_path).max_batch_size == 8
+    specs = [replace(spec, own_process=True) for spec in instances(package)]
+    assert seen_by(PythonBackend().load(package, specs)[0]) == {"prefix": sys.prefix}
+
+
 def test_a_model_counts_metrics_in_an_environment_that_has_numpy_alone(tmp_path, environment):
     counters = NodeCounters(NodeFolder("node", tmp_path))
     metric.export_to(lambda: counters, counters.folder)
