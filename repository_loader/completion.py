@@ -59,7 +59,7 @@ def complete(
         CompletionError: with Triton's text where it has one.
     """
     incomplete = not (config.input or config.batch_input) or not (config.output or config.batch_output)
-    if config.backend == "onnxruntime" and incomplete:
+    if traits_of(config).name == "onnxruntime" and incomplete:
         graph = _with_shapes(config, graph, completer)
         return [] if graph is None else _complete_from_graph(config, graph, default_max_batch_size)
     if traits_of(config).name == "pytorch" and incomplete:

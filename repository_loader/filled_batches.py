@@ -9,6 +9,7 @@ from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.backend_traits import traits_of
 from repository_loader.onnx_graph import OnnxFileError, read_onnx_graph
 
 LARGEST_WEIGHTS_BYTES: Final = 256 << 20
@@ -58,7 +59,7 @@ def may_fill(config: ModelConfig, path: str) -> bool:
 
 def further_weights_bytes(config: ModelConfig, path: str) -> int:
     """Return what the sessions of a model on a GPU take beyond the first."""
-    if config.backend != "onnxruntime" or not may_fill(config, path):
+    if traits_of(config).name != "onnxruntime" or not may_fill(config, path):
         return 0
     try:
         return (len(batch_sizes(config, path)) - 1) * weights_bytes(path)

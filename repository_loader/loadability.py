@@ -114,7 +114,7 @@ def _check_kinds(config: ModelConfig) -> Iterator[Fault]:
 
 
 def _check_accelerators(config: ModelConfig) -> Iterator[Fault]:
-    if config.backend != "onnxruntime":
+    if traits_of(config).name != "onnxruntime":
         return
     for kind, known in _ACCELERATORS.items():
         field = f"{kind}_execution_accelerator"

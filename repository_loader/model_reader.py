@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.backend_traits import PYTHON_RUNTIME
+from repository_loader.backend_traits import PYTHON_RUNTIME, traits_of
 from repository_loader.checksum_agent import check_digests
 from repository_loader.completion import Completer, CompletionError, ModelCompleter, complete
 from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
@@ -269,7 +269,7 @@ class ModelReader:
                 link = ": it is a link to nothing" if os.path.islink(path) else ""
                 raise ModelFileError(f"unable to find '{path}' for model instance '{group or self._name}_0'{link}")
             check_content(path, self._path)
-            if config.backend == "onnxruntime":
+            if traits_of(config).name == "onnxruntime":
                 files = [inside(version_path, other, self._name) for other in config.cc_model_filenames.values()]
                 for file in filter(os.path.exists, (*files, path)):
                     graph = None if file.endswith(ORT_SUFFIX) else read_onnx_graph(file)

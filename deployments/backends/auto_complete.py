@@ -4,6 +4,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends import onnxruntime_shapes
 from deployments.backends.python import auto_complete as python
+from repository_loader.backend_traits import traits_of
 
 TIMEOUT_S = python.TIMEOUT_S
 
@@ -14,6 +15,6 @@ def complete(config: ModelConfig, model_path: str, version_path: str, file_path:
     Raises:
         ModelLoadError: with the model's reason.
     """
-    if config.backend == "onnxruntime":
+    if traits_of(config).name == "onnxruntime":
         return onnxruntime_shapes.work_out(config, model_path, file_path, TIMEOUT_S)
     return python.complete(config, model_path, version_path, file_path)

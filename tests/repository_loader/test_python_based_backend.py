@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.backends.auto_complete import complete
 from repository_loader.python_based_backend import OWN_BACKENDS, weights_bytes
 from repository_loader.repository import load_repositories
 from repository_loader.serialisation import package_from_dict, package_to_dict
@@ -66,6 +67,24 @@ def test_a_backend_of_eaglerays_own_comes_first_unless_runtime_says_otherwise(tm
     tensors = TENSORS.replace('"X"', '"INPUT0"').replace('"Y"', '"OUTPUT0"')
     model = load_one(tmp_path, config, tensors, **{"backends/identity/model.py": PYTHON_MODEL})
     assert model.packages[0].config.runtime == runtime
+
+
+def test_one_of_python_in_place_of_eaglerays_own_completes_its_models(tmp_path: Path) -> None:
+    code = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(8)
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+"""
+    config = 'backend: "onnxruntime" runtime: "model.py"'
+    write(tmp_path, {"models/m/config.pbtxt": config, "models/m/1": None, "backends/onnxruntime/model.py": code})
+    options = LoaderOptions(backend_directory=str(tmp_path / "backends"))
+    model = load_repositories([str(tmp_path / "models")], options, complete).models["m"]
+    assert model.failure is None
+    assert [each.name for each in model.packages[0].config.input] == ["X"]
 
 
 @pytest.mark.parametrize(
