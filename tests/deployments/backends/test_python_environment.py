@@ -1,5 +1,6 @@
 """Python models that bring an environment of their own (`EXECUTION_ENV_PATH`)."""
 
+import fcntl
 import io
 import os
 import subprocess
@@ -186,6 +187,47 @@ def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, members)
         environment_at(str(tmp_path / "env.tar.gz"), "", tmp_path / "cache")
     assert os.listdir(outside) == []
     assert not (tmp_path / "cache" / "out").exists()
+
+
+def test_what_nobody_uses_is_removed_when_another_is_unpacked(tmp_path):
+    def used(number):
+        archive = tmp_path / f"{number}.tar"
+        with tarfile.open(archive, "w") as packed:
+            for info, data in (
+                member("number", data=bytes([number])),
+                member("bin/python", tarfile.SYMTYPE, "/bin/sh"),
+            ):
+                packed.addfile(info, io.BytesIO(data))
+        environment = environment_at(str(archive), "", tmp_path / "cache")
+        return environment, Path(environment.python).parents[1]
+
+    def grows_old(root):
+        os.utime(root / ".eagleray-unpacked", (0, 0))
+
+    (first, in_use), (second, unused), (third, recent) = used(1), used(2), used(3)
+    again = used(1)[0]
+    grows_old(in_use)
+    grows_old(unused)
+    del first, second, third
+    new = used(4)[1]
+    assert [root.exists() for root in (in_use, unused, recent, new)] == [True, False, True, True]
+    again.let_go()
+    used(5)
+    assert not in_use.exists()
+    assert used(2)[1].exists()
+
+
+def test_a_closed_instance_lets_go_of_its_environment(tmp_path, environment, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with tarfile.open(tmp_path / "env.tar", "w") as archive:
+        archive.add(environment, ".")
+    instance = load(tmp_path, tmp_path / "env.tar")
+    (lock,) = tmp_path.glob("eagleray-*/environments/*.lock")
+    with lock.open("wb") as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        instance.close()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 HEADERS = {

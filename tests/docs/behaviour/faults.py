@@ -244,6 +244,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         ENVIRONMENT + "test_an_archive_beside_the_model_is_unpacked_once",
         ENVIRONMENT + "test_an_archive_that_reaches_out_of_its_folder_is_refused",
     ),
+    "What no model uses, and none has begun to use": (
+        ENVIRONMENT + "test_what_nobody_uses_is_removed_when_another_is_unpacked",
+    ),
     "When a replica ends in order, `finalize`": (
         PROCESSES + "test_closing_calls_finalize_and_leaves_no_process",
         PROCESSES + "test_the_death_of_the_replica_ends_its_processes",

@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 _UNPACK_TIMEOUT_S: Final = 300.0
 _FOLDER: Final = "environments"
 _DONE: Final = ".eagleray-unpacked"
+_LOCK: Final = ".lock"
+_UNUSED_S: Final = 86_400.0
 _HOME: Final = str(Path(__file__).resolve().parents[4])
 
 ENTRY: Final = f"""
@@ -48,12 +52,20 @@ REFUSALS: Final = {
 """What the exit codes of `ENTRY` say of a process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Environment:
-    """A Python, and the variables of the processes that run it."""
+    """A Python, and the variables of the processes that run it.
+
+    One that was unpacked stays until `let_go` is called, or there is no reference to this any more.
+    """
 
     python: str
     variables: Mapping[str, str]
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, repr=False, compare=False)
+
+    def let_go(self) -> None:
+        """Say that no process runs it any more; the second call does nothing."""
+        self._held.close()
 
 
 def environment_at(value: str, model_path: str, cache: Path | None = None) -> Environment:
@@ -63,16 +75,26 @@ def environment_at(value: str, model_path: str, cache: Path | None = None) -> En
         ModelLoadError: there is none, or the archive is damaged or reaches out of its folder.
     """
     path = Path(environment_path(value, model_path))
-    if path.is_dir():
-        root = path
-    elif path.is_file():
-        try:
-            root = _unpacked(path, private_folder(Path(tempfile.gettempdir())) / _FOLDER if cache is None else cache)
-        except Exception as error:  # of a damaged archive, nearly any
-            raise ModelLoadError(f"unable to unpack the execution environment '{value}': {error}") from error
-    else:
-        raise ModelLoadError(f"the execution environment '{value}' does not exist")
-    root = root.resolve()
+    with contextlib.ExitStack() as held:
+        if path.is_dir():
+            root = path
+        elif path.is_file():
+            try:
+                cache = cache or private_folder(Path(tempfile.gettempdir())) / _FOLDER
+                root = _unpacked(path, cache, held)
+            except Exception as error:  # of a damaged archive, nearly any
+                raise ModelLoadError(f"unable to unpack the execution environment '{value}': {error}") from error
+        else:
+            raise ModelLoadError(f"the execution environment '{value}' does not exist")
+        root = root.resolve()
+        python = _python_of(root, value)
+        kept = held.pop_all()
+    environment = Environment(python, _variables(root), kept)
+    weakref.finalize(environment, kept.close)
+    return environment
+
+
+def _python_of(root: Path, value: str) -> str:
     python = root / "bin" / "python"
     if python.is_file() and not os.access(python, os.X_OK):
         raise ModelLoadError(
@@ -81,7 +103,7 @@ def environment_at(value: str, model_path: str, cache: Path | None = None) -> En
         )
     if not os.access(python, os.X_OK):
         raise ModelLoadError(f"the execution environment '{value}' has no 'bin/python'")
-    return Environment(str(python), _variables(root))
+    return str(python)
 
 
 def _variables(root: Path) -> dict[str, str]:
@@ -96,24 +118,55 @@ def _variables(root: Path) -> dict[str, str]:
     }
 
 
-def _unpacked(archive: Path, cache: Path) -> Path:
+def _unpacked(archive: Path, cache: Path, held: contextlib.ExitStack) -> Path:
+    """Return the folder, which nobody removes before `held` is closed."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     root = cache / digest
-    with _locked(cache / f"{digest}.lock"):
-        if (root / _DONE).exists():
-            return root
-        shutil.rmtree(root, ignore_errors=True)  # of somebody who died while unpacking
-        root.mkdir()
-        _LOG.info("unpacking the execution environment '%s'", archive)
-        try:
-            _unpack(archive, root)
-        except BaseException:
-            shutil.rmtree(root, ignore_errors=True)  # the disk may be full of it
-            raise
-        (root / _DONE).touch()
+    lock = _opened(root)
+    held.callback(os.close, lock)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    while not (root / _DONE).exists():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / _DONE).exists():  # nobody has unpacked it meanwhile
+            _remove_unused(cache)
+            _LOG.info("unpacking the execution environment '%s'", archive)
+            _unpack_into(root, archive)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    os.utime(root / _DONE)
     return root
+
+
+def _opened(root: Path) -> int:
+    """Return a descriptor of the lock of an environment: shared by those that use it, or held by who changes it."""
+    return os.open(f"{root}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _unpack_into(root: Path, archive: Path) -> None:
+    shutil.rmtree(root, ignore_errors=True)  # of somebody who died while unpacking
+    root.mkdir()
+    try:
+        _unpack(archive, root)
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)  # the disk may be full of it
+        raise
+    (root / _DONE).touch()
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove what nobody uses now or has begun to use for a day: every change of an archive is another folder."""
+    for root in [path for path in cache.iterdir() if path.is_dir()]:
+        lock = _opened(root)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            done = root / _DONE
+            if not done.exists() or time.time() - done.stat().st_mtime > _UNUSED_S:
+                shutil.rmtree(root, ignore_errors=True)
+        except BlockingIOError:  # it is in use
+            continue
+        finally:
+            os.close(lock)
 
 
 def _unpack(archive: Path, root: Path) -> None:
@@ -136,13 +189,3 @@ def _checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
     if member.islnk():
         return tarfile.data_filter(member, folder)
     return tarfile.tar_filter(member, folder)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -98,6 +98,11 @@ class ProcessInstance(RemoteInstance):
         """Have the process end in order, or kill it when it has not after `timeout_s`; blocks."""
         if not self._closing:
             self.begin_close()
+        self._await_end(timeout_s)
+        if self._order.environment is not None:
+            self._order.environment.let_go()
+
+    def _await_end(self, timeout_s: float) -> None:
         child = self._child
         if self._clock is None:
             if not self._gone.is_set() and not child.wait(timeout_s):
