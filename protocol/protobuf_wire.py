@@ -122,10 +122,15 @@ def fields(buffer: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int
     try:
         for count, field in enumerate(walk(buffer, 0, len(buffer))):
             if count == MAX_FIELDS:
-                raise InvalidArgument(f"request has more than {MAX_FIELDS} fields")
+                raise too_many_fields()
             yield field
     except TruncatedMessage:
         raise malformed() from None
+
+
+def too_many_fields() -> InvalidArgument:
+    """Return the error for a request of which more would have to be walked over."""
+    return InvalidArgument(f"request has more than {MAX_FIELDS} fields")
 
 
 def malformed() -> InvalidArgument:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import InferTensorContents, ModelInferRequest
 
 from protocol.bytes_tensor import encode_elements
@@ -11,7 +13,7 @@ from protocol.grpc_contents import typed_bytes
 from protocol.grpc_request import SplitMessage
 from protocol.large_input import LARGE_BYTES
 from protocol.limits import Limits
-from protocol.protobuf_wire import field_head
+from protocol.protobuf_wire import field_head, varint
 
 MANY = 150_000
 ELEMENTS = [str(number).encode() * (1 + number % 50) for number in range(MANY)]
@@ -41,6 +43,47 @@ def test_strings_in_several_contents_keep_their_order() -> None:
     written = [InferTensorContents(bytes_contents=part).SerializeToString() for part in parts]
     tensor = request([]).inputs[1].SerializeToString() + b"".join(field_head(5, len(each)) + each for each in written)
     assert read(field_head(5, len(tensor)) + tensor, Limits()) == [encode_elements([*parts[0], *parts[1], *parts[2]])]
+
+
+MANY_STRINGS = InferTensorContents(bytes_contents=ELEMENTS[:70_000]).SerializeToString()
+LONG_STRING = field_head(8, 2 * LARGE_BYTES) + b"y" * (2 * LARGE_BYTES)
+
+
+def in_more_bytes(number: int) -> bytes:
+    written = varint(number)
+    return written[:-1] + bytes([written[-1] | 128, 0])
+
+
+def string(text: bytes, long_tag: bool, long_size: bool) -> bytes:
+    tag = in_more_bytes(8 << 3 | 2) if long_tag else varint(8 << 3 | 2)
+    return tag + (in_more_bytes(len(text)) if long_size else varint(len(text))) + text
+
+
+strings = st.builds(string, st.binary(max_size=200), st.booleans(), st.booleans())
+others = st.sampled_from([b"\x98\x3e\x01", field_head(3, 0), MANY_STRINGS, LONG_STRING])
+contents = st.lists(strings | others, max_size=6).map(b"".join)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(contents, min_size=1, max_size=3))
+def test_strings_are_those_of_a_plain_parse_however_they_are_written(parts: list[bytes]) -> None:
+    tensor = request([]).inputs[1].SerializeToString() + b"".join(field_head(5, len(each)) + each for each in parts)
+    body = field_head(5, len(tensor)) + tensor
+    plain = ModelInferRequest.FromString(body).inputs[0].contents.bytes_contents
+    assert read(body, Limits()) == [encode_elements(plain)]
+
+
+def test_many_strings_with_something_in_between_keep_their_order() -> None:
+    written = field_head(3, 0) + MANY_STRINGS + field_head(3, 0) + MANY_STRINGS
+    tensor = request([]).inputs[1].SerializeToString() + field_head(5, len(written)) + written
+    assert read(field_head(5, len(tensor)) + tensor, Limits()) == [encode_elements(2 * ELEMENTS[:70_000])]
+
+
+def test_more_between_strings_than_is_walked_over_is_refused() -> None:
+    written = LONG_STRING + 2_100 * (field_head(3, 0) + field_head(8, 0))
+    tensor = request([]).inputs[1].SerializeToString() + field_head(5, len(written)) + written
+    with pytest.raises(InvalidArgument, match="request has more than 4096 fields"):
+        SplitMessage(field_head(5, len(tensor)) + tensor, Limits())
 
 
 def test_strings_are_counted_over_all_parts() -> None:
