@@ -118,8 +118,10 @@ class DirectoryNeighbours:
                     self._called.add(name)
                     self._watch_called()
                 if self._reaches(name, version):
+                    if (name, version) in self._reached:
+                        return self._signature(name, entry)
                     await self._until_versions_are_reached(name, version)
-                    return self._signature(name, entry)
+                    continue  # the model may have changed, or gone, meanwhile
             await changed.wait()
 
     async def _until_versions_are_reached(self, name: str, version: int) -> None:

@@ -114,6 +114,39 @@ def test_a_call_waits_until_the_version_is_reached_that_it_goes_to(traffic: dict
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("config", [None, '{"max_batch_size": 8}'], ids=["unloaded", "changed"])
+def test_a_call_that_waits_for_a_version_hears_what_has_become_of_the_model(config: str | None) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        controller = Controller()
+        entry = ModelEntry("{}", versions={1: VersionEntry(READY), 2: VersionEntry(READY)})
+        controller.publisher.publish(models={"echo": entry.to_dict()}, deployments={})
+        with tempfile.TemporaryDirectory() as folder:
+            first = Replica(folder, "first", loop)
+            await first.server.listen([first.sock])
+            fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
+            watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
+            neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+            fleet.set_replicas("v1", {"first": first.address})
+            await Lanes.until(lambda: fleet.target("echo", 1) is not None)
+            found: list[Signature | None] = []
+            neighbours.find("echo", LATEST, found.append)
+            await Lanes.until(lambda: neighbours.directory.known)
+            for _ in range(9):
+                await asyncio.sleep(0)
+            assert not found
+            gone = VersionEntry(UNAVAILABLE, UNLOADED)
+            left = {1: VersionEntry(READY), 2: gone} if config else {1: gone, 2: gone}
+            controller.publisher.publish(models={"echo": ModelEntry(config or "{}", versions=left).to_dict()})
+            await Lanes.until(lambda: bool(found))
+            assert [each and each.max_batch_size for each in found] == [8 if config else None]
+            neighbours.close()
+            await fleet.close()
+            await first.server.drain(0.0)
+
+    asyncio.run(run())
+
+
 def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
