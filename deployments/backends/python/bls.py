@@ -195,7 +195,8 @@ class _Responses:
         size = _size(result)
         unread_bytes = self._put_bytes - self.taken_bytes
         count = self.items.qsize()
-        if count >= MAX_UNREAD_RESPONSES or (count and unread_bytes + size > MAX_UNREAD_BYTES):
+        too_large = count and size and unread_bytes + size > MAX_UNREAD_BYTES  # one alone may be of any size
+        if count >= MAX_UNREAD_RESPONSES or too_large:
             self.overrun = True
             return
         self._put_bytes += size

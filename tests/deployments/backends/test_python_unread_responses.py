@@ -43,6 +43,14 @@ def test_responses_that_a_model_does_not_read_end_the_call_when_they_are_too_lar
     assert error is not None and "unread" in error.message() and call.given_up
 
 
+def test_one_large_response_is_read_with_the_end_of_its_call_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bls, "MAX_UNREAD_BYTES", 10_000)
+    call = Call()
+    call.bring(20_000)
+    call.take(StreamedResponse({}, {}, True, 0), frozenset())
+    assert [each.has_error() for each in call.responses] == [False, False]
+
+
 def test_long_texts_are_not_kept_to_be_read_again() -> None:
     call = Call()
     for number in range(3):
