@@ -19,7 +19,7 @@ Measurements = Callable[[], Mapping[str, Any]]
 
 
 class TrafficReport:
-    """Reports while there is a canary; each report holds all that was measured in the canary's present step.
+    """Reports while there is a canary that gets requests from here, all that was measured in its present step.
 
     What comes from several `measurements` the controller adds up.
     """
@@ -42,7 +42,7 @@ class TrafficReport:
             await self._some.wait()
             await asyncio.sleep(_REPORT_S)
             for reporter, measured in self._measurements.items():
-                if rows := measured():
+                if rows := {name: row for name, row in measured().items() if row["requests"]}:
                     try:
                         await answer(self._controller.report_traffic.remote(reporter, rows), _ANSWER_TIMEOUT_S)
                     except Exception as error:  # the next report says it again

@@ -117,7 +117,7 @@ def test_reports_of_the_load_go_on() -> None:
 def test_reports_of_canaries_go_on() -> None:
     async def run() -> None:
         controller: Any = EndingController()
-        report = TrafficReport(controller, lambda: {"m": {"step": "id/0"}})
+        report = TrafficReport(controller, lambda: {"m": {"step": "id/0", "requests": 1}})
         report.follow({"m": ModelEntry(traffic={"step": "id/0"})})
         assert await _calls_again(report, controller)
 

@@ -13,6 +13,7 @@ from deployments.replica.canary_meters import CanaryMeters
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.host_router import HostRouter
+from deployments.replica.traffic_report import TrafficReport
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import InferResponse
 from repository_loader.traffic import Traffic
@@ -91,6 +92,35 @@ def test_each_step_of_a_canary_is_counted_anew() -> None:
     assert not meters.to_dict()
 
 
+class Reports:
+    """The controller, as far as it is told of canaries."""
+
+    def __init__(self) -> None:
+        self.report_traffic = self
+        self.came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def remote(self, reporter: str, rows: dict[str, Any]) -> asyncio.Future[None]:
+        if not self.came.done():
+            self.came.set_result(rows)
+        taken = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken
+
+
+def test_the_controller_hears_only_of_canaries_that_have_got_requests() -> None:
+    async def run() -> None:
+        reports = Reports()
+        none, some = ({name: {"step": "c/0", "requests": count}} for name, count in (("none", 0), ("some", 1)))
+        report = TrafficReport(reports, lambda: none, lambda: none | some)
+        report.follow(canary())
+        reporting = asyncio.create_task(report.run())
+        assert await asyncio.wait_for(reports.came, 5) == some
+        reporting.cancel()
+        await asyncio.wait({reporting})
+
+    asyncio.run(run())
+
+
 def test_the_controller_hears_what_came_of_steps_at_canaries() -> None:
     class Listening(Controller):
         """One that is told at once."""
@@ -98,17 +128,6 @@ def test_the_controller_hears_what_came_of_steps_at_canaries() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.report_traffic = Reports()
-
-    class Reports:
-        def __init__(self) -> None:
-            self.came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def remote(self, reporter: str, rows: dict[str, Any]) -> asyncio.Future[None]:
-            if not self.came.done():
-                self.came.set_result(rows)
-            taken = asyncio.get_running_loop().create_future()
-            taken.set_result(None)
-            return taken
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
