@@ -112,7 +112,7 @@ class ResponseIterator:
     def __next__(self) -> InferenceResponse:
         if self._ended:
             return next(self._kept)
-        return self._next(self._responses.items.get())
+        return self._next(self._responses.take())
 
     def __aiter__(self) -> "ResponseIterator":
         return self.__iter__()
@@ -130,7 +130,6 @@ class ResponseIterator:
         self._give_up(listens=True)
 
     def _next(self, item: _Item) -> InferenceResponse:
-        self._responses.taken_bytes += _size(item[0])
         if self._responses.overrun:
             self._ended = True
             self._give_up()
@@ -184,33 +183,43 @@ class _Responses:
     """Responses between the thread that brings them and the code that reads them; too many unread end the call."""
 
     def __init__(self) -> None:
-        self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self.items: queue.SimpleQueue[tuple[_Item, int]] = queue.SimpleQueue()
+        """With the bytes of each; one that comes when all have been read counts none, which would take its time."""
         self.overrun = False
-        self.taken_bytes = 0
-        """Of the responses that have been read; `_put_bytes` is another thread's."""
         self._put_bytes = 0
+        self._taken_bytes = 0
+        """Another thread's than `_put_bytes`."""
         self._wake: Callable[[], object] | None = None
 
     def put(self, result: CallResult, bfloat16: frozenset[str]) -> None:
-        size = _size(result)
-        unread_bytes = self._put_bytes - self.taken_bytes
         count = self.items.qsize()
-        too_large = count and size and unread_bytes + size > MAX_UNREAD_BYTES  # one alone may be of any size
+        size = _size(result) if count else 0
+        too_large = size and self._put_bytes - self._taken_bytes + size > MAX_UNREAD_BYTES
         if count >= MAX_UNREAD_RESPONSES or too_large:
             self.overrun = True
             return
         self._put_bytes += size
-        self.items.put((result, bfloat16))
+        self.items.put(((result, bfloat16), size))
         wake, self._wake = self._wake, None
         if wake is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 wake()
 
+    def take(self, *, block: bool = True) -> _Item:
+        """Return the next one, which counts no more.
+
+        Raises:
+            queue.Empty: it is not there, and not to be waited for.
+        """
+        item, size = self.items.get(block)
+        self._taken_bytes += size
+        return item
+
     async def wait(self) -> _Item:
         while True:
             await self.come()
             with suppress(queue.Empty):  # another reader was quicker
-                return self.items.get_nowait()
+                return self.take(block=False)
 
     async def come(self) -> None:
         """Return when there is a response to read."""

@@ -36,7 +36,7 @@ def test_responses_that_a_model_does_not_read_end_the_call_when_they_are_too_lar
         assert not next(call.responses).has_error()
     call.bring(20_000)  # the only one
     assert not next(call.responses).has_error()
-    for _ in range(3):
+    for _ in range(4):
         call.bring(4_000)
     (last,) = call.responses
     error = last.error()
@@ -49,6 +49,23 @@ def test_one_large_response_is_read_with_the_end_of_its_call_behind_it(monkeypat
     call.bring(20_000)
     call.take(StreamedResponse({}, {}, True, 0), frozenset())
     assert [each.has_error() for each in call.responses] == [False, False]
+
+
+def test_the_texts_of_a_response_that_comes_when_all_have_been_read_are_not_counted() -> None:
+    """Millions of them would keep the loop from all others."""
+    counted = []
+
+    class Text(bytes):
+        def __len__(self) -> int:
+            counted.append(self)
+            return 0
+
+    call = Call()
+    for _ in range(2):
+        call.take(StreamedResponse({"Y": np.array([Text()], np.object_)}, {}, False, 0), frozenset())
+        assert not counted
+        assert not next(call.responses).has_error()
+        counted.clear()
 
 
 def test_long_texts_are_not_kept_to_be_read_again() -> None:
