@@ -11,7 +11,7 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 def reset_at_close(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel reset the connection once it is closed, and drop what it has yet to send (socket(7))."""
+    """Have the kernel reset a TCP connection once it is closed, and drop what it has yet to send (socket(7))."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):  # the peer has reset it already

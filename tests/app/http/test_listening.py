@@ -97,26 +97,47 @@ def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answere
     run(test, on)
 
 
+async def cut_off(version: str, unix: str = "") -> bytes:
+    """Return what a client reads behind the one event of a stream that the end of the server cuts off."""
+    routes = EchoRoutes()
+    routes.target.hold = True
+    serving = HttpFront(HttpContext(hello, routes, HttpLimits(), asyncio.get_running_loop()), None)
+    if unix:
+        await serving.listen_unix(unix)
+        reader, writer = await asyncio.open_unix_connection(unix)
+    else:
+        reader, writer = await asyncio.open_connection("127.0.0.1", await serving.listen("127.0.0.1", 0))
+    head = f"POST /v2/models/echo/generate_stream HTTP/{version}\r\nHost: a\r\nContent-Length: 2\r\n\r\n"
+    writer.write(head.encode() + b"{}")
+    async with asyncio.timeout(10):
+        while not routes.target.sinks:
+            await asyncio.sleep(0)
+        routes.target.sinks[0].on_response(None, (b"{}",), False)
+        assert (await reader.readuntil(b"data: {}\n\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        await serving.close(0)
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+
 @on_both_loops
 def test_a_stream_that_is_cut_off_ends_with_a_reset(on: Callable[[Any], Any]) -> None:
     """To a client of HTTP/1.0, nginx by its default, the end of the connection would complete it."""
 
     async def test() -> None:
-        routes = EchoRoutes()
-        routes.target.hold = True
-        loop = asyncio.get_running_loop()
-        serving = HttpFront(HttpContext(hello, routes, HttpLimits(), loop), None)
-        reader, writer = await asyncio.open_connection("127.0.0.1", await serving.listen("127.0.0.1", 0))
-        writer.write(b"POST /v2/models/echo/generate_stream HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
-        async with asyncio.timeout(10):
-            while not routes.target.sinks:
-                await asyncio.sleep(0)
-            routes.target.sinks[0].on_response(None, (b"{}",), False)
-            assert (await reader.readuntil(b"data: {}\n\n")).startswith(b"HTTP/1.1 200 OK\r\n")
-            await serving.close(0)
-            with pytest.raises(ConnectionResetError):
-                await reader.read()
-        writer.close()
+        with pytest.raises(ConnectionResetError):
+            await cut_off("1.0")
+
+    run(test, on)
+
+
+@on_both_loops
+def test_a_stream_that_is_cut_off_over_a_unix_socket_has_no_last_chunk(
+    tmp_path: Path, on: Callable[[Any], Any]
+) -> None:
+    async def test() -> None:
+        assert await cut_off("1.1", str(tmp_path / "socket")) == b"\r\n"
 
     run(test, on)
 

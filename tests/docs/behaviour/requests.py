@@ -216,6 +216,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "An answer that is cut off ends with a reset": (
         "app/http/test_listening.py::test_a_stream_that_is_cut_off_ends_with_a_reset",
     ),
+    "A Unix socket knows no reset": (
+        "app/http/test_listening.py::test_a_stream_that_is_cut_off_over_a_unix_socket_has_no_last_chunk",
+    ),
     "`generate_stream` tells in plain JSON": (
         "conformance/test_http_cases.py::test_answers_as_triton",
         "app/http/test_generate_exchange.py::test_what_the_model_has_not_taken_is_told_in_plain_json",
