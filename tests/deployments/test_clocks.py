@@ -10,6 +10,7 @@ SHOWN = {
     "app/cli/client/traffic.py": "when a step of a canary was taken",
     "app/console/live_state.py": "when the console's numbers were read",
     "app/http/head_ends.py": "the Date of an answer",
+    "deployments/backends/python/process/environment.py": "how long ago an unpacked environment was begun to be used",
     "deployments/control/canary_watch.py": "when a step of a canary was taken, in its history",
     "deployments/control/traffic_commands.py": "when a canary was begun or stopped, in its history",
     "deployments/lane/trace_frames.py": "how far the clock of another node is ahead, for its times in a trace",
