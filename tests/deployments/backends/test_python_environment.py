@@ -112,9 +112,15 @@ def test_an_archive_beside_the_model_is_unpacked_once(tmp_path, environment, mon
     assert Path(first["prefix"], "stays").exists()
 
 
-def test_the_configuration_is_completed_in_the_environment(tmp_path, environment):
+def completed_in(environment, folder, code):
+    """The configuration of a model that has nothing but its name and an environment, as its code completes it."""
     config = f"""name: "echo" backend: "python"
         parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}"""
+    package = write_model(folder, code, config)
+    return complete(package.config, package.model_path, package.version_path, package.file_path)
+
+
+def test_the_configuration_is_completed_in_the_environment(tmp_path, environment):
     code = """
         import only_here
         class TritonPythonModel:
@@ -123,9 +129,7 @@ def test_the_configuration_is_completed_in_the_environment(tmp_path, environment
                 config.set_max_batch_size(only_here.VALUE)
                 return config
     """
-    package = write_model(tmp_path, code, config)
-    completed = complete(package.config, package.model_path, package.version_path, package.file_path)
-    assert completed.max_batch_size == 17
+    assert completed_in(environment, tmp_path, code).max_batch_size == 17
 
 
 @pytest.mark.parametrize(
@@ -143,17 +147,14 @@ def test_what_keeps_an_environment_from_completing_is_said(tmp_path, python, rea
         (environment / "bin" / "python").unlink()
         (environment / "bin" / "python").write_text(python)
         (environment / "bin" / "python").chmod(0o755)
-    config = f"""name: "echo" backend: "python"
-        parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}"""
     code = """
         class TritonPythonModel:
             @staticmethod
             def auto_complete_config(config):
                 return config
     """
-    package = write_model(tmp_path, code, config)
     with pytest.raises(ModelLoadError) as raised:
-        complete(package.config, package.model_path, package.version_path, package.file_path)
+        completed_in(environment, tmp_path, code)
     assert raised.value.reason == f"auto_complete_config of model 'echo' {reason}"
 
 

@@ -12,7 +12,7 @@ from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.directory_neighbours import DirectoryNeighbours
-from deployments.replica.group_watch import GroupWatch
+from deployments.replica.group_watch import GroupWatch, Watch
 from deployments.replica.host_router import HostRouter
 from protocol.signature import Signature
 from tests.deployments.fakes import slow_queue
@@ -41,6 +41,19 @@ def router_over(fleet: Fleet) -> HostRouter:
     return HostRouter(Core(clock), fleet, clock, slow_queue())
 
 
+def no_watch(app: str, name: str, listener: Any) -> Any:
+    return lambda: None
+
+
+def following(controller: Any, watch: Watch = no_watch) -> tuple[Fleet, DirectoryNeighbours]:
+    """Return a fleet, and who follows a controller beside it; on the loop that runs."""
+    loop = asyncio.get_running_loop()
+    fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
+    group_watch = GroupWatch(fleet, loop, 0.0, watch)
+    neighbours = DirectoryNeighbours(loop, fleet, group_watch, router_over(fleet), lambda: controller)
+    return fleet, neighbours
+
+
 def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_models_that_are_called() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -49,9 +62,7 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
         with tempfile.TemporaryDirectory() as folder:
             step = Replica(folder, "step", loop)
             await step.server.listen([step.sock])
-            fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
-            watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-            neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+            fleet, neighbours = following(controller)
             fleet.set_replicas("steps#v1", {"step": step.address})
             await Lanes.until(lambda: fleet.target("echo") is not None)
             step.die()
@@ -86,9 +97,7 @@ def test_a_call_waits_until_the_version_is_reached_that_it_goes_to(traffic: dict
             second.server.set_model("echo", 2, second.model)
             for each in (first, second):
                 await each.server.listen([each.sock])
-            fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
-            watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-            neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+            fleet, neighbours = following(controller)
             fleet.set_replicas("v1", {"first": first.address})
             await Lanes.until(lambda: fleet.target("echo", 1) is not None)
             found: list[Signature | None] = []
@@ -124,9 +133,7 @@ def test_a_call_that_waits_for_a_version_hears_what_has_become_of_the_model(conf
         with tempfile.TemporaryDirectory() as folder:
             first = Replica(folder, "first", loop)
             await first.server.listen([first.sock])
-            fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
-            watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-            neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+            fleet, neighbours = following(controller)
             fleet.set_replicas("v1", {"first": first.address})
             await Lanes.until(lambda: fleet.target("echo", 1) is not None)
             found: list[Signature | None] = []
@@ -149,12 +156,9 @@ def test_a_call_that_waits_for_a_version_hears_what_has_become_of_the_model(conf
 
 def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
     async def run() -> None:
-        loop = asyncio.get_running_loop()
         controller = Controller()
         controller.publish(echo=VersionEntry(READY))
-        fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
-        watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-        neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+        fleet, neighbours = following(controller)
         neighbours.follow()
         await Lanes.until(lambda: len(controller.calls) == 2)
         neighbours.close()
@@ -174,13 +178,10 @@ def test_a_call_ends_though_the_replicas_of_its_model_cannot_be_watched_and_the_
         return lambda: None
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
         controller = Controller()
         controller.publish(echo=VersionEntry(READY))
         controller.publisher.publish(deployments={"echo#v1": ["echo", "v1"]})
-        fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
-        watch = GroupWatch(fleet, loop, 0.0, watch_of)
-        neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+        fleet, neighbours = following(controller, watch_of)
         neighbours.follow()
         await Lanes.until(lambda: neighbours.directory.known)
         told: list[Any] = []
@@ -209,13 +210,10 @@ def test_a_load_by_a_model_is_handed_to_the_next_controller_where_one_dies_befor
             return {"error": None, "epoch": self._publisher.epoch, "generation": self._publisher.generation}
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
         controller: Any = Controller()
         controller.publish(echo=VersionEntry(READY))
         controller.load = Commands(controller.publisher)
-        fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
-        watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-        neighbours = DirectoryNeighbours(loop, fleet, watch, router_over(fleet), lambda: controller)
+        fleet, neighbours = following(controller)
         async with asyncio.timeout(10):
             await neighbours.load("echo", None, {})
         first, second = controller.load.asked
