@@ -12,8 +12,6 @@ import ray
 from ray import PlacementGroupID, serve
 from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
-from ray._private.state import available_resources_per_node
-from ray._private.state import state as cluster_state
 from ray._private.thirdparty import pynvml
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
@@ -415,27 +413,6 @@ def share_of_node(name: str, count: int) -> dict[str, float]:
     deployment: those of another version find no room beside the ones that they are to replace.
     """
     return {f"{IMPLICIT_RESOURCE_PREFIX}{name}": 1.0 / count}
-
-
-def draining_nodes() -> frozenset[str]:
-    """Return the ids of the nodes that Ray drains: what runs there is to go, and nothing else is placed; blocks."""
-    return frozenset(cluster_state.get_draining_nodes())
-
-
-def nodes_in_use() -> frozenset[str]:
-    """Return the ids of the head, and of the nodes of whose CPUs, GPUs or other resources something is taken; blocks.
-
-    Ingresses take none of these.
-    """
-    free = available_resources_per_node()
-    return frozenset(
-        node["NodeID"]
-        for node in ray.nodes()
-        if node["Alive"]
-        for name, count in node["Resources"].items()
-        if name == HEAD_NODE_RESOURCE_NAME
-        or (not name.startswith(("node:", "object_store_memory")) and free.get(node["NodeID"], {}).get(name, 0) < count)
-    )
 
 
 def placement_group_of(group_id: str) -> PlacementGroup:

@@ -24,8 +24,6 @@ _OFFERED = {
     "RepositoryController": "deployments.control.repository_controller",
     "complete_on_node": "deployments.control.node_completion",
     "calm_serve_controller": "deployments.serve_controller",
-    "draining_nodes": "deployments.serve_internals",
-    "nodes_in_use": "deployments.serve_internals",
 }
 _SHARED = ("deployments", "repository_loader", "protocol")
 

@@ -1,4 +1,8 @@
-"""So many ingresses on each node: the autoscaling policy that Serve's controller runs for the ingress deployment."""
+"""So many ingresses on each node: the autoscaling policy that Serve's controller runs for the ingress deployment.
+
+Serve hands it over with the code of this module. What the controller has imported of Eagleray meanwhile is that of its
+start, and may be another version, so nothing else of Eagleray is used here.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,18 +16,29 @@ _SETTLED_S = 30.0
 _HEAD = "node:__internal_head__"
 
 
-def _nodes_in_use() -> frozenset[str]:
-    from eagleray import nodes_in_use
+def draining_nodes() -> frozenset[str]:
+    """Return the ids of the nodes that Ray drains: what runs there is to go, and nothing else is placed; blocks."""
+    from ray._private.state import state
 
-    found: frozenset[str] = nodes_in_use()
-    return found
+    return frozenset(state.get_draining_nodes())
 
 
-def _draining_nodes() -> frozenset[str]:
-    from eagleray import draining_nodes
+def nodes_in_use() -> frozenset[str]:
+    """Return the ids of the head, and of the nodes of whose CPUs, GPUs or other resources something is taken; blocks.
 
-    found: frozenset[str] = draining_nodes()
-    return found
+    Ingresses take none of these.
+    """
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
+    return frozenset(
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"]
+        for name, count in node["Resources"].items()
+        if name == _HEAD
+        or (not name.startswith(("node:", "object_store_memory")) and free.get(node["NodeID"], {}).get(name, 0) < count)
+    )
 
 
 class OnEveryNode:
@@ -50,8 +65,8 @@ class OnEveryNode:
         per_node: int,
         min_nodes: int = 0,
         nodes: Callable[[], list[dict[str, Any]]] = ray.nodes,
-        draining: Callable[[], frozenset[str]] = _draining_nodes,
-        in_use: Callable[[], frozenset[str]] = _nodes_in_use,
+        draining: Callable[[], frozenset[str]] = draining_nodes,
+        in_use: Callable[[], frozenset[str]] = nodes_in_use,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._per_node = per_node

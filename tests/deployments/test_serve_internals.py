@@ -340,7 +340,7 @@ import json
 import ray
 from ray.cluster_utils import Cluster
 from deployments.control.gpu_cards import _held_cards, card_resources, release_cards
-from deployments.serve_internals import draining_nodes, nodes_in_use
+from eagleray.scaling import draining_nodes, nodes_in_use
 from tests.serving import wait_until
 
 cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))

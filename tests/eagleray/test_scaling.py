@@ -1,10 +1,14 @@
 """On how many nodes there are ingresses."""
 
+import ast
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from eagleray import scaling
 from eagleray.scaling import OnEveryNode
 
 NAMES = ("head", "a", "b", "c", "d", "e")
@@ -88,3 +92,14 @@ def test_ingresses_of_the_only_worker_stay_until_another_has_some() -> None:
     assert cluster.ingresses(0.1) == 2
     cluster.alive = 3
     assert cluster.ingresses(3) == 2
+
+
+def test_it_needs_nothing_that_the_controller_may_have_imported_of_another_version() -> None:
+    """Else `serve deploy` after an installation in place would stay DEPLOYING, with its errors in a log of Serve's."""
+    imported = set()
+    for statement in ast.walk(ast.parse(Path(scaling.__file__).read_text(encoding="utf-8"))):
+        if isinstance(statement, ast.Import):
+            imported |= {name.name for name in statement.names}
+        elif isinstance(statement, ast.ImportFrom):
+            imported.add(str(statement.module))
+    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {"ray"}
