@@ -1,5 +1,7 @@
 """What is counted, as rows of 64-bit integers that can lie in memory which other processes read."""
 
+from __future__ import annotations  # from Python 3.14 on, classes have no `__annotations__` in their bodies without it
+
 import ctypes
 import struct
 from collections.abc import Callable, Collection, Iterable
@@ -424,12 +426,12 @@ class Totals:
             row = self.rows[label] = KINDS[label.kind]()
         return row
 
-    def models(self) -> dict[tuple[str, int], "ModelCounts"]:
+    def models(self) -> dict[tuple[str, int], ModelCounts]:
         """Return what was counted of each model version, on whichever device, by name and version."""
         labels = sorted(label for label in self.rows if label.kind == MODEL)
         return by_version((label, cast(ModelCounts, self.rows[label])) for label in labels)
 
-    def by_kind(self, pause: Callable[[], None]) -> "RowsByKind":
+    def by_kind(self, pause: Callable[[], None]) -> RowsByKind:
         """Return the rows of each kind in the order of their labels; `pause` is called now and then."""
         found: RowsByKind = {}
         for number, each in enumerate(self.rows.items()):
@@ -477,7 +479,7 @@ class Totals:
             del self.rows[label]
         return bool(gone)
 
-    def add_totals(self, other: "Totals") -> None:
+    def add_totals(self, other: Totals) -> None:
         """Add other rows."""
         for label, row in other.rows.items():
             self.row(label).add(row.values())
