@@ -356,7 +356,9 @@ def become_worker(order: Order) -> None:
         main_thread._set_native_id()  # Python 3.11 keeps that of the process which was forked
     main_module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", path)
-    main_module.__dict__.update(__file__=path, __loader__=loader, __cached__=None, __annotations__={})
+    main_module.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
+    if sys.version_info < (3, 14):
+        main_module.__dict__.update(__annotations__={})
     sys.modules["__main__"] = main_module
     exec(compile(source_of(path), path, "exec"), main_module.__dict__)
 

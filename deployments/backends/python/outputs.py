@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from sys import getrefcount
+from typing import Final
 
 import numpy as np
 
@@ -27,13 +28,11 @@ Views = list[tuple[dict[str, Array], str]]
 """Outputs that may share memory with others, as the dictionary and the name they stand in."""
 
 
-def _count_local() -> int:
-    held_here_only = object()
-    return getrefcount(held_here_only)
+_LOCAL: Final = 2
+"""What `getrefcount(*(each,))` says of an object that only a name holds which the same function has bound.
 
-
-_LOCAL = _count_local()
-"""What getrefcount says of an object that a local name alone holds; it differs between versions of Python."""
+From Python 3.14 on `getrefcount(each)` says less in some places, and parameters may hold nothing.
+"""
 
 
 class OutputReader:
@@ -78,12 +77,12 @@ class OutputReader:
                 return error.without_frames()
             except Exception as error:  # of a tensor or a datatype that is the model's own
                 return Internal(told(error))
-            if views is None or getrefcount(tensor) > 1 + _LOCAL:  # someone besides the response
+            if views is None or getrefcount(*(tensor,)) > 1 + _LOCAL:  # someone besides the response
                 array = array.copy()
-            elif array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it
+            elif array.base is not None or getrefcount(*(array,)) > 1 + _LOCAL:  # someone besides the tensor holds it
                 if array.nbytes <= _COPY_BYTES:
                     array = array.copy()
-                elif not _is_given_back(array, request):
+                elif not _is_given_back(getrefcount(*(array,)) - 1 - _LOCAL, array, request):
                     views.append((outputs, name))
             outputs[name] = array
         return InferResponse(outputs, response._parameters)
@@ -169,10 +168,9 @@ class _Output:
             )
 
 
-def _is_given_back(array: Array, request: InferRequest) -> bool:
-    """Return whether the model returned an input, which nobody holds but its request and the tensor of one output."""
-    places = sum([given is array for given in request.inputs.values()])
-    return places > 0 and getrefcount(array) <= places + 2 + _LOCAL  # `read` holds it, too
+def _is_given_back(holders: int, array: Array, request: InferRequest) -> bool:
+    """Return whether the model returned an input that nobody holds but its request, besides the tensor of one output."""
+    return 0 < holders <= sum([given is array for given in request.inputs.values()])
 
 
 def settle(views: Views) -> None:
@@ -184,8 +182,8 @@ def settle(views: Views) -> None:
         owned = (
             type(base) is np.ndarray
             and base.base is None
-            and getrefcount(base) <= holders[id(base)] + _LOCAL
-            and getrefcount(array) <= 2 + _LOCAL  # its tensor and `outputs`
+            and getrefcount(*(base,)) <= holders[id(base)] + _LOCAL
+            and getrefcount(*(array,)) <= 2 + _LOCAL  # its tensor and `outputs`
         )
         if not owned:
             outputs[name] = array.copy()
@@ -193,7 +191,7 @@ def settle(views: Views) -> None:
 
 def copy_kept(responses: list[object], results: Iterable[object]) -> None:
     """Copy all outputs if anyone but the list holds one of its responses, and can so write to its tensors."""
-    if any([type(each) is InferenceResponse and getrefcount(each) > 1 + _LOCAL for each in responses]):
+    if any([type(each) is InferenceResponse and getrefcount(*(each,)) > 1 + _LOCAL for each in responses]):
         for result in results:
             if isinstance(result, InferResponse):
                 result.outputs = {name: array.copy() for name, array in result.outputs.items()}

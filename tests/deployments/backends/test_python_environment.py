@@ -234,9 +234,10 @@ def test_a_closed_instance_lets_go_of_its_environment(tmp_path, environment, mon
 HEADERS = {
     "a time out of range": {"mtime": "1e30"},
     "a zero byte in a name": {"path": "da\0ta"},
-    "a user out of range": {"uid": "99999999999999"},
     "half of a size": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "x"},
 }
+if sys.version_info < (3, 14):  # which leaves such an owner out
+    HEADERS["a user out of range"] = {"uid": "99999999999999"}
 
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
