@@ -177,7 +177,8 @@ def _check_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> Iterator[Fault
             if group.gpus:
                 yield Fault(f"{path}.gpus", f"{prefix} has kind {kind} but specifies one or more GPUs")
         elif not gpu_ids:
-            yield Fault(f"{path}.kind", f"{prefix} has kind KIND_GPU but no GPUs are available")
+            instead = "" if traits_of(config).needs_gpu else "; --kind-gpu-fallback-to-cpu runs it on the CPU"
+            yield Fault(f"{path}.kind", f"{prefix} has kind KIND_GPU but no GPUs are available{instead}")
         else:
             for gpu in group.gpus:
                 if gpu not in gpu_ids:

@@ -203,7 +203,8 @@ RULES = {
     "KIND_GPU without GPUs": (
         f'{PYTHON} instance_group {{ name: "g" count: 1 kind: KIND_GPU }}',
         "instance_group[0].kind",
-        "instance group g of model m has kind KIND_GPU but no GPUs are available",
+        "instance group g of model m has kind KIND_GPU but no GPUs are available; --kind-gpu-fallback-to-cpu "
+        "runs it on the CPU",
     ),
     "profile": (
         f'{PYTHON} instance_group {{ name: "g" count: 1 kind: KIND_CPU profile: "0" }}',
