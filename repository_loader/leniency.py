@@ -91,6 +91,9 @@ def normalise_spellings(config: ModelConfig) -> Iterator[Fault]:
         config.backend = ""
         config.platform = "ensemble"
         yield Fault("backend", "backend 'ensemble' is read as platform 'ensemble'")
+    if config.HasField("ensemble_scheduling") and not (config.backend or config.platform):
+        config.platform = "ensemble"
+        yield Fault("ensemble_scheduling", "'platform' is missing; read as platform 'ensemble'")
     accelerators = config.optimization.execution_accelerators
     for index, entry in enumerate(accelerators.gpu_execution_accelerator):
         for parameter in _CUDA_GRAPHS:

@@ -114,6 +114,11 @@ LENIENT = {
         'cc_model_filenames { key: "12.0" value: "a" }',
         "1:22: warning: compute capability 'sm_120'",
     ),
+    "ensemble without a platform": (
+        "\nensemble_scheduling { }",
+        'platform: "ensemble" ensemble_scheduling { }',
+        "2:1: warning: 'platform' is missing",
+    ),
     "ensemble as a backend": ('\n\nbackend: "ensemble"', 'platform: "ensemble"', "3:1: warning: backend 'ensemble'"),
     "accelerator without a name": (
         'optimization { execution_accelerators {\n gpu_execution_accelerator : [ { name: "cuda" },\n'
