@@ -10,10 +10,12 @@ from repository_loader.enum_values import quoted_enum_value, unknown_enum_value,
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.leniency import AliasError, apply_aliases, lift_aliases, normalise_spellings
+from repository_loader.meant_name import meant_field, placeholder_at
 from repository_loader.text_tree import BROKEN_ESCAPE, MalformedText, parse_tree
 
 MAX_CONFIG_BYTES = 1 << 20
-_UNKNOWN_VALUE = re.compile(r'Enum type "[^"]*" has no value named (.+)\.')
+_UNKNOWN_VALUE = re.compile(r'Enum type "([^"]*)" has no value named (.+)\.')
+_UNKNOWN_FIELD = re.compile(r'Message type "([^"]*)" has no field named "([^"]*)"\.')
 _STRING_OR_COMMENT = re.compile(rb"""(["'])(?:(?!\1)[^\\\n]|\\.)*\1?|\#[^\n]*""")
 _LAST_FIELD = re.compile(r"(\w+)\s*:\s*(?:\[[^\]]*)?$")
 
@@ -106,10 +108,17 @@ def _place(error: text_format.ParseError, text: str) -> tuple[str, int, int]:
     lines = text.split("\n")
     for quoted in {lines[line - 1], lines[line - 1].strip()} if line <= len(lines) else ():
         message = message.removeprefix(f"'{quoted}': ")
+    misnamed = _UNKNOWN_FIELD.fullmatch(message)
+    if misnamed:
+        return message + meant_field(misnamed[2], misnamed[1]), line, column
     unknown = _UNKNOWN_VALUE.fullmatch(message)
-    if unknown and unknown[1][0] in "\"'":
-        return quoted_enum_value(unknown[1]), line, column
-    field = _LAST_FIELD.search("\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])) if unknown else None
+    if unknown and unknown[2][0] in "\"'":
+        return quoted_enum_value(unknown[2]), line, column
+    before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]]) if line <= len(lines) else text
+    field = _LAST_FIELD.search(before) if unknown else None
     if unknown and field:
-        message = unknown_enum_value(unknown[1], field[1])
+        names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(unknown[1]).values_by_name
+        message = unknown_enum_value(unknown[2], field[1], list(names))
+    if placeholder := placeholder_at(text, len(before)):
+        message = f"{message.removesuffix('.')}; a value must take the place of {placeholder}"
     return message, line, column

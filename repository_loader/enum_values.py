@@ -6,6 +6,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from repository_loader.findings import Fault
+from repository_loader.meant_name import meant_value
 
 
 def unknown_enum_values(message: Message, prefix: str = "") -> Iterator[Fault]:
@@ -13,14 +14,14 @@ def unknown_enum_values(message: Message, prefix: str = "") -> Iterator[Fault]:
     for field, value in message.ListFields():
         for path, item in _items(field, value, prefix + field.name):
             if field.enum_type is not None and item not in field.enum_type.values_by_number:
-                yield Fault(path, unknown_enum_value(str(item), field.name))
+                yield Fault(path, unknown_enum_value(str(item), field.name, list(field.enum_type.values_by_name)))
             elif isinstance(item, Message):
                 yield from unknown_enum_values(item, f"{path}.")
 
 
-def unknown_enum_value(value: str, field: str) -> str:
-    """Return what protobuf's parser in C++, which is Triton's, says of a value that an enumeration does not have."""
-    return f'Unknown enumeration value of "{value}" for field "{field}".'
+def unknown_enum_value(value: str, field: str, names: list[str]) -> str:
+    """Return what protobuf's parser in C++, which is Triton's, says of such a value, and which of `names` is meant."""
+    return f'Unknown enumeration value of "{value}" for field "{field}".{meant_value(value, names)}'
 
 
 def quoted_enum_value(value: str) -> str:

@@ -51,6 +51,46 @@ REFUSED = {
 }
 
 
+MEANT = {
+    "a protocol's datatype": ("input { data_type: TYPE_BYTES }", 'field "data_type". Did you mean TYPE_STRING?'),
+    "a datatype without its prefix": ("output { data_type: FP32 }", 'field "data_type". Did you mean TYPE_FP32?'),
+    "NumPy's datatype": ("input [ { data_type: float64 } ]", 'field "data_type". Did you mean TYPE_FP64?'),
+    "a kind without its prefix": ("instance_group [ { kind: CPU } ]", 'field "kind". Did you mean KIND_CPU?'),
+    "a misspelt kind": ("instance_group [ { kind: KIND_GPUS } ]", 'field "kind". Did you mean KIND_GPU?'),
+    "no datatype": ("input { data_type: TYPE_X }", 'for field "data_type".'),
+    "a misspelt field": (
+        "dynamic_batching { prefered_batch_size: [ 4 ] }",
+        'no field named "prefered_batch_size". Did you mean "preferred_batch_size"?',
+    ),
+    "another server's field": (
+        "model_version_policy { all { } }",
+        'no field named "model_version_policy". Did you mean "version_policy"?',
+    ),
+    "another word for a field": ("input { shape: [ 1 ] }", 'no field named "shape". Did you mean "dims"?'),
+    "a field in the wrong place": (
+        "rate_limiter { }",
+        'no field named "rate_limiter". It is a field of "instance_group".',
+    ),
+    "a field of several": ("dynamic_batching { kind: KIND_CPU }", 'no field named "kind".'),
+    "a field of the whole in a part": ('input { platform: "a" }', 'no field named "platform".'),
+    "a placeholder": (
+        "max_batch_size: ${triton_max_batch_size}",
+        "Couldn't parse integer: $; a value must take the place of ${triton_max_batch_size}",
+    ),
+    "a placeholder for a truth value": (
+        "model_transaction_policy {\n  decoupled: {{ decoupled }}\n}",
+        'Expected "true" or "false"; a value must take the place of {{ decoupled }}',
+    ),
+    "a placeholder for a kind": ("instance_group { kind: $KIND }", "; a value must take the place of $KIND"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), MEANT.values(), ids=MEANT)
+def test_says_what_is_probably_meant(text: str, message: str) -> None:
+    (finding,) = parse_config_text(text.encode(), "c").findings
+    assert finding.message.endswith(message)
+
+
 @pytest.mark.parametrize(("text", "place", "message"), REFUSED.values(), ids=REFUSED)
 def test_refuses_with_line_and_column(text: str | bytes, place: str, message: str) -> None:
     read = parse_config_text(text.encode() if isinstance(text, str) else text, "m/config.pbtxt")
