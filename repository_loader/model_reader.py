@@ -186,13 +186,18 @@ class ModelReader:
         return text
 
     def _say_what_may_be_meant(self) -> None:
-        """Warn of a configuration whose file is misnamed; of one that is a link to nothing, `find_versions` warns."""
+        """Warn of a configuration with another name or place; of one that links to nothing, `find_versions` warns."""
         for name in sorted(os.listdir(self._path)):
             if name != CONFIG_FILE and get_close_matches(name.lower(), [CONFIG_FILE], cutoff=0.8):
                 path = os.path.join(self._path, name)
                 self._findings.append(
                     Finding("warning", path, 1, 1, f"not read: a configuration is called {CONFIG_FILE}")
                 )
+        for number in find_versions(self._path).numbers:
+            path = os.path.join(self._path, str(number), CONFIG_FILE)
+            if os.path.isfile(path):
+                message = "not read: a configuration stands beside its model's version folders, not in one"
+                self._findings.append(Finding("warning", path, 1, 1, message))
 
     def _check_own_name(self, text: ConfigText, config: ModelConfig) -> None:
         if config.name and config.name != self._name and not self._is_called_otherwise:

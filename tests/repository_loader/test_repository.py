@@ -251,6 +251,14 @@ def test_says_that_a_configuration_is_misnamed(tmp_path: Path, name: str) -> Non
     assert (finding.severity, finding.message) == ("warning", "not read: a configuration is called config.pbtxt")
 
 
+def test_says_that_a_configuration_stands_in_a_version_folder(tmp_path: Path) -> None:
+    write(tmp_path, {**python_model("m"), "m/2": None})
+    (tmp_path / "m/config.pbtxt").rename(tmp_path / "m/1/config.pbtxt")
+    findings = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].findings
+    (finding,) = [each for each in findings if each.path.endswith("m/1/config.pbtxt")]
+    assert finding.message == "not read: a configuration stands beside its model's version folders, not in one"
+
+
 def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> None:
     write(tmp_path, {**python_model("m"), **python_model("bad\udcff")})
     assert list(find_models([str(tmp_path)], LoaderOptions())) == ["m"]
