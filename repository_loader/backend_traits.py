@@ -151,3 +151,19 @@ def platform_backend(platform: str) -> str | None:
         if any(file.platform == platform for file in backend.files if file.platform):
             return backend.name
     return None
+
+
+def backends_here() -> str:
+    """Return, for a sentence, the backends that Eagleray has, but for those of Triton's tests."""
+    return _listed({backend.name for backend in BACKENDS.values() if backend.implementation and backend.files})
+
+
+def platforms_here() -> str:
+    """Return, for a sentence, the platforms of those backends."""
+    served = (backend for backend in BACKENDS.values() if backend.implementation)
+    return _listed({file.platform for backend in served for file in backend.files if file.platform} | {"ensemble"})
+
+
+def _listed(names: set[str]) -> str:
+    *others, last = sorted(names)
+    return f"{', '.join(others)} and {last}"

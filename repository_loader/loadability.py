@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from repository_loader.backend_traits import PYTHON, traits_of
+from repository_loader.backend_traits import PYTHON, backends_here, traits_of
 from repository_loader.field_check import refused_fields
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
@@ -89,7 +89,7 @@ def _no_backend(config: ModelConfig, instead: str) -> str:
         return f"unable to load model '{config.name}', backend '{config.backend}' is not supported: {instead}"
     return (
         f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
-        "configuration."
+        f"configuration. Eagleray has {backends_here()}"
     )
 
 

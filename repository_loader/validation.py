@@ -17,7 +17,7 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelWarmup,
 )
 
-from repository_loader.backend_traits import PYTHON, platform_backend, traits_of
+from repository_loader.backend_traits import PYTHON, platform_backend, platforms_here, traits_of
 from repository_loader.ensemble_validation import check_ensemble
 from repository_loader.findings import Fault
 from repository_loader.model_files import ENSEMBLE, is_ensemble, leaves_folder
@@ -70,7 +70,8 @@ def check_platform(config: ModelConfig) -> Iterator[Fault]:
     if config.platform == ENSEMBLE and config.backend:
         yield Fault("backend", f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
     elif config.platform != ENSEMBLE and not config.backend:
-        yield Fault("platform", f"unexpected platform type '{config.platform}' for {name}")
+        known = f"; known are {platforms_here()}" if config.platform else ""
+        yield Fault("platform", f"unexpected platform type '{config.platform}' for {name}{known}")
     elif config.platform and config.backend:
         # A backend without platforms of its own takes any.
         has_platforms = any(file.platform for file in traits_of(config).files)

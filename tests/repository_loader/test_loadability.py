@@ -22,7 +22,8 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
     "unknown backend": (
         {"m/1/model.mine": b"", "m/config.pbtxt": f'\nbackend: "mine" {FLAT}'},
         "2:1",
-        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration.",
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration. "
+        "Eagleray has onnxruntime, python, pytorch and tensorrt",
     ),
     "openvino": (
         {"m/1/model.xml": b"", "m/config.pbtxt": FLAT},
@@ -37,7 +38,8 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
     "unknown backend without tensors": (
         {"m/1/weights": b"", "m/config.pbtxt": 'backend: "mine"'},
         "1:1",
-        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration.",
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration. "
+        "Eagleray has onnxruntime, python, pytorch and tensorrt",
     ),
     "tensorflow without its file": (
         {"m/1/weights": b"", "m/config.pbtxt": f'\nplatform: "tensorflow_graphdef" {FLAT}'},
@@ -222,7 +224,10 @@ def test_what_loading_would_refuse_is_refused_with_its_place(
 def test_a_platform_that_is_none_is_refused_once(tmp_path: Path) -> None:
     write(tmp_path, {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": 'platform: "onnxruntime"'})
     findings = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].findings
-    assert [finding.message for finding in findings] == ["unexpected platform type 'onnxruntime' for m"]
+    assert [finding.message for finding in findings] == [
+        "unexpected platform type 'onnxruntime' for m; known are ensemble, onnxruntime_onnx, pytorch_libtorch, "
+        "tensorrt_plan and torch_aoti"
+    ]
 
 
 def test_torchscript_is_told_by_what_is_in_the_archive(tmp_path: Path) -> None:

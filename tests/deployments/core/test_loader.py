@@ -100,7 +100,8 @@ def test_unknown_backend_is_told_in_tritons_words():
     with pytest.raises(ModelLoadError) as caught:
         loader.prepare(package_of('backend: "mine"'), SPECS)
     assert caught.value.reason == (
-        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration."
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration. "
+        "Eagleray has onnxruntime, python, pytorch and tensorrt"
     )
 
 
