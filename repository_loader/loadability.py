@@ -57,11 +57,11 @@ def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | Non
         yield Fault(field, text)
     elif backend == "pytorch" and os.path.exists(file_path) and not _is_torch_archive(file_path):
         shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
-        yield Fault(
-            field,
-            f"'{shown}' is not TorchScript; pickled modules and state dicts are not loaded, save the model "
-            "with torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'",
+        instead = (
+            "not TorchScript; pickled modules and state dicts are not loaded, save the model with "
+            "torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'"
         )
+        yield Fault(field, f"'{shown}' is {instead if os.path.getsize(file_path) else 'empty'}")
     elif backend == "pytorch" and file_path.endswith(".pt2") and _is_not_compiled(file_path):
         shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
         yield Fault(

@@ -174,6 +174,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "'m/1/model.pt' is not TorchScript; pickled modules and state dicts are not loaded, save the model with "
         "torch.jit.script(model).save(path), or bring its class in 'model.py' and set 'runtime' to 'model.py'",
     ),
+    "empty": ({"m/1/model.pt": b"", "m/config.pbtxt": FLAT}, "1:1", "'m/1/model.pt' is empty"),
     "pointer": (
         {
             "m/1/model.pt": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
