@@ -19,6 +19,7 @@ from deployments.backends.gpu_fault import internal_error
 from deployments.backends.onnxruntime_options import (
     CPU,
     CUDA,
+    OPENVINO,
     chooses_threads,
     providers,
     run_options,
@@ -53,6 +54,11 @@ _DATA_TYPES = {
     "tensor(string)": "TYPE_STRING",
     "tensor(bfloat16)": "TYPE_BF16",
 }
+_FIXES = {
+    CUDA: "; install its libraries with: pip install 'eagleray[cuda]'",
+    OPENVINO: "; leave out execution accelerator 'openvino', or install onnxruntime-openvino in place of onnxruntime",
+}
+"""What to do where a provider is not available."""
 _RUNTIME_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _BOUND_RUN_ERROR = "Error in execution: "
 """What a run with inputs of a device begins its errors with, in place of a code."""
@@ -401,8 +407,8 @@ def graph_of(session: Any) -> OnnxGraph:
 
 
 def _unavailable(model: str, provider: str, given: Sequence[str]) -> ModelLoadError:
-    fix = "; install its libraries with: pip install 'eagleray[cuda]'" if provider == CUDA else ""
     has = ", ".join(given) or CPU
+    fix = _FIXES.get(provider, "")
     return ModelLoadError(f"unable to load model '{model}', {provider} is not available (ONNX Runtime has {has}){fix}")
 
 

@@ -2,6 +2,7 @@ import os
 import sys
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx_models import CPU, DOUBLING, io, load, package_of, request_of, run, write_model
 
@@ -378,6 +379,12 @@ REFUSED = {
     "accelerator": (
         DOUBLING + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }',
         "unknown Execution Accelerator 'abacus' is requested",
+    ),
+    "accelerator that is not installed": (
+        DOUBLING + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }',
+        "unable to load model 'm', OpenVINOExecutionProvider is not available (ONNX Runtime has "
+        f"{', '.join(onnxruntime.get_available_providers())}); leave out execution accelerator 'openvino', or install "
+        "onnxruntime-openvino in place of onnxruntime",
     ),
     "thread count": (
         DOUBLING + 'parameters { key: "intra_op_thread_count" value { string_value: "many" } }',
