@@ -16,6 +16,7 @@ from repository_loader import lenient_json
 from repository_loader.config_text import MAX_CONFIG_BYTES
 from repository_loader.enum_values import unknown_enum_values
 from repository_loader.leniency import normalise_spellings
+from repository_loader.meant_name import meant_in_json
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
         values = _as_protobuf(values, ModelConfig.DESCRIPTOR, 0)
         config = json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
     except (json_format.ParseError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigJsonError(str(error).partition("\n")[0]) from error  # the rest lists the fields that there are
+        message = str(error).partition("\n")[0]  # the rest lists the fields that there are
+        raise ConfigJsonError(message + meant_in_json(message)) from error
     for fault in unknown_enum_values(config):
         raise ConfigJsonError(fault.message)
     for fault in normalise_spellings(config):

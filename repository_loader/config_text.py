@@ -10,7 +10,7 @@ from repository_loader.enum_values import quoted_enum_value, unknown_enum_value,
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.leniency import AliasError, apply_aliases, lift_aliases, normalise_spellings
-from repository_loader.meant_name import meant_field, placeholder_at
+from repository_loader.meant_name import enum_values, meant_field, placeholder_at
 from repository_loader.text_tree import BROKEN_ESCAPE, MalformedText, parse_tree
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -117,8 +117,7 @@ def _place(error: text_format.ParseError, text: str) -> tuple[str, int, int]:
     before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]]) if line <= len(lines) else text
     field = _LAST_FIELD.search(before) if unknown else None
     if unknown and field:
-        names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(unknown[1]).values_by_name
-        message = unknown_enum_value(unknown[2], field[1], list(names))
+        message = unknown_enum_value(unknown[2], field[1], enum_values(unknown[1]))
     if placeholder := placeholder_at(text, len(before)):
         message = f"{message.removesuffix('.')}; a value must take the place of {placeholder}"
     return message, line, column

@@ -1,6 +1,7 @@
 """Which name is meant by one that a configuration does not have."""
 
 import re
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -8,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from protocol.datatypes import BY_NAME
 
+_POOL: Any = ModelConfig.DESCRIPTOR.file.pool
 _OTHER_DATATYPES = {
     "FLOAT16": "FP16",
     "HALF": "FP16",
@@ -19,8 +21,11 @@ _OTHER_DATATYPES = {
     "BOOLEAN": "BOOL",
 }
 _OTHER_FIELDS = {"dtype": "data_type", "type": "data_type", "shape": "dims"}
-_PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}|\$\w+|\{\{[^}\n]*\}\}|\{%[^\n]*?%\}")
+_PLACEHOLDER = re.compile(r"\$\{[^}\n]{,64}\}|\$\w{1,64}|\{\{[^}\n]{,64}\}\}|\{%[^\n]{,64}?%\}")
+_JSON_FIELD = re.compile(r'Message type "([^"]*)" has no field named "([^"]*)" at ')
+_JSON_VALUE = re.compile(r"Invalid enum value (\S+) for enum type (\S+) at ")
 _CUTOFF = 0.8
+_LONGEST = 64
 
 
 def meant_value(value: str, names: list[str]) -> str:
@@ -34,19 +39,35 @@ def meant_value(value: str, names: list[str]) -> str:
     if known is not None and known.config_name in names:
         return f" Did you mean {known.config_name}?"
     meant = [name for name in names if name == word or name.endswith(f"_{word}")]
-    meant = meant if len(meant) == 1 else get_close_matches(word, names, 1, _CUTOFF)
+    meant = meant if len(meant) == 1 else _near(word, names)
     return f" Did you mean {meant[0]}?" if meant else ""
 
 
 def meant_field(name: str, message: str) -> str:
     """Return what to do about a field that a message, named in full, does not have, "" where nothing is likely."""
-    names = _message(message).fields_by_name
+    names = _POOL.FindMessageTypeByName(message).fields_by_name
     other = _OTHER_FIELDS.get(name, "")
-    near = [other] if other in names else get_close_matches(name, names, 1, _CUTOFF)
+    near = [other] if other in names else _near(name, list(names))
     if near:
         return f' Did you mean "{near[0]}"?'
     owner = _owner(name)
     return f' It is a field of "{owner}".' if owner else ""
+
+
+def meant_in_json(message: str) -> str:
+    """Return what `meant_field` or `meant_value` says of a complaint of protobuf's about JSON."""
+    field, value = _JSON_FIELD.search(message), _JSON_VALUE.search(message)
+    with suppress(KeyError):  # a text of the client's may read like a complaint about a type that there is not
+        if field:
+            return meant_field(field[2], field[1])
+        if value:
+            return meant_value(value[1], enum_values(value[2]))
+    return ""
+
+
+def enum_values(enumeration: str) -> list[str]:
+    """Return the values of an enumeration, which is named in full."""
+    return list(_POOL.FindEnumTypeByName(enumeration).values_by_name)
 
 
 def placeholder_at(text: str, offset: int) -> str:
@@ -55,8 +76,9 @@ def placeholder_at(text: str, offset: int) -> str:
     return match[0] if match else ""
 
 
-def _message(full_name: str) -> Any:
-    return ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(full_name)
+def _near(word: str, names: list[str]) -> list[str]:
+    """Return the name that is most like a word, in a list, if one is; none is like what a client makes up at length."""
+    return get_close_matches(word, names, 1, _CUTOFF) if len(word) <= _LONGEST else []
 
 
 def _owner(name: str) -> str:

@@ -187,6 +187,29 @@ def test_says_in_one_line_which_field_there_is_not() -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("document", "meant"),
+    [
+        ({"model_version_policy": {}}, 'Did you mean "version_policy"?'),
+        ({"input": [{"name": "X", "data_type": "TYPE_BYTES"}]}, "Did you mean TYPE_STRING?"),
+        ({"instance_group": [{"kind": "CPU"}]}, "Did you mean KIND_CPU?"),
+        ({"rate_limiter": {}}, 'It is a field of "instance_group".'),
+    ],
+)
+def test_says_what_is_probably_meant(document: dict[str, object], meant: str) -> None:
+    with pytest.raises(ConfigJsonError) as caught:
+        config_from_json(json.dumps(document))
+    assert str(caught.value).endswith(meant)
+
+
+@pytest.mark.parametrize("name", ["a for enum type b at c", 'Message type "a" has no field named "b" at c'])
+def test_says_nothing_of_what_only_reads_like_a_complaint(name: str) -> None:
+    for document in ({name: 1}, {"input": [{"data_type": name}]}, {"parameters": {name: {"string_value": 1}}}):
+        with pytest.raises(ConfigJsonError) as caught:
+            config_from_json(document)
+        assert "Did you mean" not in str(caught.value)
+
+
 def test_what_is_corrected_in_a_file_is_corrected_here(caplog: pytest.LogCaptureFixture) -> None:
     accelerator = {"name": "cuda", "parameters": {"enable_cuda_graph": "1", "gpu_mem_limit": "9"}}
     accelerators = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}

@@ -416,6 +416,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         TRAFFIC + "test_the_command_shows_and_changes_traffic",
     ),
     # Configuration
+    "What is said of a field or a value that there is not": (
+        "repository_loader/test_config_text.py::test_says_what_is_probably_meant",
+        "repository_loader/test_config_json.py::test_says_what_is_probably_meant",
+    ),
     "Every field of a model's configuration": (
         "repository_loader/test_field_rules.py::test_every_field_of_the_message_has_a_row",
         "repository_loader/test_field_rules.py::test_a_field_without_effect_is_warned_of",
