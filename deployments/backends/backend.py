@@ -60,9 +60,14 @@ class Batch:
         self.end_ns = 0
 
     @property
+    def own_requests(self) -> Sequence[InferRequest]:
+        """Its requests, without those that only fill rows."""
+        return self.requests
+
+    @property
     def cancelled(self) -> bool:
         """Whether nobody waits for any of its requests."""
-        return all([request.cancelled for request in self.requests])
+        return all([request.cancelled for request in self.own_requests])
 
 
 class ModelInstance(Protocol):

@@ -46,8 +46,9 @@ class InstancePool:
     the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
     inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
     An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too, and so is
-    `grow`, which a pool in which batches wait calls before it runs one. `late` has the requests that their model
-    answers after their batch. All but `begin_close` and `close` belongs to the loop's thread.
+    `grow`, which a pool in which batches wait calls before it runs one, and `waits`, which such a pool tells how many
+    requests more wait in it, or fewer. `late` has the requests that their model answers after their batch. All but
+    `begin_close` and `close` belongs to the loop's thread.
     """
 
     def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
@@ -65,6 +66,7 @@ class InstancePool:
         self.died: Callable[[], None] = _nothing
         self.revived: Callable[[], None] = _nothing
         self.grow: Callable[[Batch], None] = _stays_as_it_is
+        self.waits: Callable[[int], None] = _unheard
         self.late = LateAnswers(clock)
         self._alive_changed: Callable[[], None] = _nothing
         for worker in self._workers:
@@ -94,8 +96,13 @@ class InstancePool:
     @property
     def executing_count(self) -> int:
         """How many requests are in instances, or have left them and are yet to be answered."""
-        running = sum(len(worker.batch.requests) for worker in self._workers if worker.batch is not None)
+        running = sum(len(worker.batch.own_requests) for worker in self._workers if worker.batch is not None)
         return running + self.late.count
+
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest of those that `run` was given, 0 when none waits."""
+        return 0
 
     def holds_back(self, request: InferRequest) -> bool:
         """Whether a request that `run` was given does not run yet."""
@@ -307,6 +314,10 @@ def _nothing() -> None:
 
 
 def _stays_as_it_is(batch: Batch) -> None:
+    pass
+
+
+def _unheard(change: int) -> None:
     pass
 
 

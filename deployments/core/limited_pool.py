@@ -16,8 +16,8 @@ class LimitedPool(InstancePool):
     """Has each batch wait for the resources of the instance that is to run it, which are free again right after.
 
     `keys` are those of the instances in the limiter, "" for one that needs nothing. What waits runs on such an instance
-    instead, once one is idle, and before what waits for a shorter time. The wait counts as time in the queue, and the
-    batch takes along what came meanwhile and fits.
+    instead, once one is idle, and before what waits for a shorter time. The wait counts as time in the queue, its
+    requests as some that wait there, and the batch takes along what came meanwhile and fits.
     """
 
     def __init__(
@@ -45,6 +45,12 @@ class LimitedPool(InstancePool):
         """How many instances are at work, or wait for their turn."""
         return super().running_count + len(self._waiting)
 
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest for its instance's turn, 0 when none does."""
+        waiting = (request.queued_ns for batch in self._waiting for request in batch.own_requests)
+        return min(waiting, default=0)
+
     def holds_back(self, request: InferRequest) -> bool:
         """Whether the request waits for its instance's turn."""
         return any(request in batch.requests for batch in self._waiting)
@@ -56,6 +62,7 @@ class LimitedPool(InstancePool):
             self._run_on(free, batch)
             return
         worker = self._waiting[batch] = self.idle.pop()
+        self.waits(len(batch.own_requests))
         if worker not in self._wanting:
             self._wanting.add(worker)
             self._limiter.acquire(self._keys[worker], partial(self._granted, worker))
@@ -68,7 +75,7 @@ class LimitedPool(InstancePool):
         batch, its_worker = next(iter(self._waiting.items()))
         if its_worker is not worker:
             self._waiting[next(other for other, given in self._waiting.items() if given is worker)] = its_worker
-        del self._waiting[batch]
+        self._wait_no_more(batch)
         self._holders[batch] = self._keys[worker]
         if not batch.cancelled:
             self.grow(batch)
@@ -86,7 +93,7 @@ class LimitedPool(InstancePool):
         """
         super()._changed(worker)
         for batch in [batch for batch, waiting in self._waiting.items() if waiting is worker]:
-            del self._waiting[batch]
+            self._wait_no_more(batch)
             fail(batch, Internal(failure(worker.instance, "its process has died")), self._now_ns())
             self._finish(batch)
         self._use_free()
@@ -97,7 +104,9 @@ class LimitedPool(InstancePool):
             self._limiter.release(key)
         self._use_free()
         for waiting in self._waiting:  # before the idle instance forms another batch of what has come
+            count = len(waiting.own_requests)
             self.grow(waiting)
+            self.waits(len(waiting.own_requests) - count)
         self._tell(batch)
 
     def _use_free(self) -> None:
@@ -105,10 +114,14 @@ class LimitedPool(InstancePool):
         free = self._free() if self._waiting and not self._closing else None
         if free is not None:
             first, worker = next(iter(self._waiting.items()))
-            del self._waiting[first]
+            self._wait_no_more(first)
             self.grow(first)
             self.idle.insert(0, worker)
             self._run_on(free, first)
+
+    def _wait_no_more(self, batch: Batch) -> None:
+        del self._waiting[batch]
+        self.waits(-len(batch.own_requests))
 
     def _free(self) -> Worker | None:
         """Return an idle instance that needs nothing."""
@@ -127,7 +140,7 @@ class LimitedPool(InstancePool):
     def _leave(self) -> None:
         for key in filter(None, self._keys.values()):
             self._limiter.remove(key)
-        for batch in self._waiting:
+        for batch in list(self._waiting):
+            self._wait_no_more(batch)
             fail(batch, Unavailable(STOPPING), self._now_ns())
             self._tell(batch)
-        self._waiting.clear()

@@ -88,7 +88,8 @@ class ModelVersion:
     @property
     def oldest_age_ns(self) -> int:
         """How long the request has waited that waits the longest, 0 when none does."""
-        oldest_ns = self.scheduler.oldest_queued_ns
+        in_pool_ns = 0 if self.pool is None else self.pool.oldest_queued_ns
+        oldest_ns = min(filter(None, (self.scheduler.oldest_queued_ns, in_pool_ns)), default=0)
         return max(0, self._clock.now_ns() - oldest_ns) if oldest_ns else 0
 
     def check(self, limit_s: float) -> str:

@@ -29,6 +29,11 @@ class PoolGroup:
         return sum(pool.executing_count for pool in self.pools)
 
     @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest in a pool, 0 when none does."""
+        return min(filter(None, (pool.oldest_queued_ns for pool in self.pools)), default=0)
+
+    @property
     def may_run_inline(self) -> bool:
         """Whether batches may run on the loop's thread."""
         return all(pool.may_run_inline for pool in self.pools)

@@ -127,6 +127,10 @@ class ModelStatistics:
             self.responses.append(self._row(RESPONSE, index))
         return self.responses[index]
 
+    def count_pending(self, change: int) -> None:
+        """Count so many requests more, or fewer, among those that wait for an instance."""
+        self.counts.pending_count += change
+
     def record_batch(self, batch: Batch) -> None:
         """Count a batch that has run, and every request in it."""
         start_ns = batch.start_ns

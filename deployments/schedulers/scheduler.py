@@ -111,6 +111,7 @@ class PoolScheduler:
         self._late = pool.late
         self._outage = Outage(clock, lambda: pool.alive, self._give_up_waiting)
         pool.finished = self._finished
+        pool.waits = statistics.count_pending
         pool.died = self._outage.look
         pool.revived = self._revived
 

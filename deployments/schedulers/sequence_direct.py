@@ -25,10 +25,10 @@ class _SlotBatch(Batch):
         self.slots = slots
 
     @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits for any of its requests."""
+    def own_requests(self) -> list[InferRequest]:
+        """Those of slots."""
         rows = zip(self.requests, self.slots, strict=True)
-        return all([request.cancelled for request, slot in rows if slot is not None])
+        return [request for request, slot in rows if slot is not None]
 
 
 class DirectBatcher:
@@ -62,6 +62,7 @@ class DirectBatcher:
         self._dispatch_due = False
         self._timer: Timer | None = None
         pool.finished = self._finished
+        pool.waits = statistics.count_pending
         pool.revived = lambda: self.wake(self.slots[0])
 
     @property

@@ -230,6 +230,27 @@ def test_a_batch_waits_for_its_instances_turn():
     pool.close(10)
 
 
+def test_what_waits_for_its_instances_turn_is_seen_to_wait():
+    clock, answers, turnstile = FakeClock(), Answers(), Turnstile()
+    instances = [FakeInstance(clock, f"limited_{number}", may_run_inline=False) for number in range(2)]
+    pool = LimitedPool(instances, clock, turnstile, ["k", "l"])
+    statistics = ModelStatistics("m", 1, Totals())
+    scheduler = DefaultScheduler(pool, statistics, clock)
+    came_ns = clock.now_ns()
+    cancelled = answers.request("r0")
+    for request in (cancelled, answers.request("r1")):
+        scheduler.submit(request)
+        clock.run()
+        clock.advance(1.0)
+    assert statistics.counts.pending_count == 2 and pool.oldest_queued_ns == came_ns
+    scheduler.cancel(cancelled)
+    turnstile.grant("k")
+    assert statistics.counts.pending_count == 1 and pool.oldest_queued_ns == came_ns + 1_000_000
+    pool.close(0.1)
+    clock.wait_for_thread()
+    assert statistics.counts.pending_count == 0 and pool.oldest_queued_ns == 0
+
+
 SIGNATURE = Signature.for_backend(config_of('max_batch_size: 4 input { name: "X" data_type: TYPE_FP32 dims: -1 }'))
 BATCHERS = {
     "fifo": FifoBatcher,
@@ -247,12 +268,13 @@ def test_a_batch_that_waits_for_its_turn_takes_along_what_comes_and_fits(batcher
     for number in range(5):
         scheduler.submit(answers.request(f"r{number}"))
         clock.run()
-    assert statistics.counts.pending_count == 4
+    assert statistics.counts.pending_count == 5
     turnstile.grant("k")
     clock.wait_for_thread()
     clock.run()
-    assert statistics.counts.pending_count == 0
+    assert statistics.counts.pending_count == 1
     turnstile.grant("k")
+    assert statistics.counts.pending_count == 0
     clock.wait_for_thread()
     assert instance.batches == [["r0", "r1", "r2", "r3"], ["r4"]] and len(answers.order) == 5
     pool.close(10)
@@ -263,14 +285,17 @@ def test_what_comes_joins_the_batch_that_waits_before_another_is_formed():
     turnstile = Turnstile()
     instances = [FakeInstance(clock, f"limited_{number}", may_run_inline=False) for number in range(2)]
     pool = LimitedPool(instances, clock, turnstile, ["k", "l"])
-    scheduler = FifoBatcher(SIGNATURE, pool, ModelStatistics("m", 1, Totals()), clock)
+    statistics = ModelStatistics("m", 1, Totals())
+    scheduler = FifoBatcher(SIGNATURE, pool, statistics, clock)
     for number in range(2):
         scheduler.submit(answers.request(f"r{number}"))
         clock.run()
     turnstile.grant("k")
     scheduler.submit(answers.request("r2"))
     clock.wait_for_thread()
+    assert statistics.counts.pending_count == 2
     turnstile.grant("l")
+    assert statistics.counts.pending_count == 0
     clock.wait_for_thread()
     assert [instance.batches for instance in instances] == [[["r0"]], [["r1", "r2"]]] and not turnstile.waiting
     pool.close(10)

@@ -48,6 +48,31 @@ def test_rows_in_which_no_request_runs_are_not_counted(tmp_path, decoupled):
 
 
 @BOTH_STRATEGIES
+def test_what_waits_for_the_rate_limiter_is_seen_to_wait_and_then_to_run(tmp_path, strategy):
+    limiter = LateLimiter()
+
+    async def scenario(served):
+        version = served.version
+        version.pool.may_run_inline = False
+        first = asyncio.gather(*(served.infer(x(1, 1), number, START) for number in (7, 8)))
+        await limiter.grant()
+        await first
+        second = asyncio.ensure_future(served.infer(x(2, 2), 8))  # the row of 7 is empty
+        while not limiter.waiting:
+            await asyncio.sleep(0)
+        waiting = version.statistics.counts.pending_count, version.pool.executing_count, version.oldest_age_ns > 0
+        await limiter.grant()
+        running = version.statistics.counts.pending_count, version.pool.executing_count, version.oldest_age_ns
+        await second
+        return waiting, running
+
+    group = 'instance_group { name: "m" kind: KIND_CPU count: 1 rate_limiter { resources { name: "R" count: 1 } } } '
+    text = 'backend: "python" max_batch_size: 4 ' + X_Y + group + batching(STATE + "}", strategy)
+    waiting, running = serve(scenario, text, tmp_path, python(tmp_path, PYTHON_SUM), limiter=limiter)
+    assert waiting == (1, 0, True) and running == (0, 1, 0)
+
+
+@BOTH_STRATEGIES
 @pytest.mark.parametrize("others", [0, 1])
 def test_to_cancel_what_waits_for_the_rate_limiter_ends_its_sequence(tmp_path, strategy, others):
     limiter = LateLimiter()

@@ -179,6 +179,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         ARBITER + "test_a_batch_that_waits_for_its_turn_takes_along_what_comes_and_fits",
         ARBITER + "test_a_batch_that_waits_for_its_turn_grows_to_a_preferred_size_and_by_its_own_shape",
     ),
+    "Requests that wait for resources count": (
+        ARBITER + "test_what_waits_for_its_instances_turn_is_seen_to_wait",
+        SEQUENCE_MODELS + "test_what_waits_for_the_rate_limiter_is_seen_to_wait_and_then_to_run",
+    ),
     "A model that needs more than `--rate-limit-resource`": (
         ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
     ),
