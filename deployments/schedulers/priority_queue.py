@@ -81,13 +81,14 @@ class _Level:
 class PriorityQueue:
     """Holds requests in the order they run: level by level, 1 first; within a level in order of arrival.
 
-    A priority outside the model's levels counts as the default level. `ModelQueuePolicy` in `model_config.proto`.
+    A priority outside the model's levels counts as the default level. A model without levels has the default policy
+    only. `ModelQueuePolicy` in `model_config.proto`.
     """
 
     def __init__(self, batching: ModelDynamicBatching) -> None:
         self._default_level = max(1, batching.default_priority_level)
         self._level_count = max(1, batching.priority_levels)
-        self._policies = dict(batching.priority_queue_policy)
+        self._policies = dict(batching.priority_queue_policy) if batching.priority_levels else {}
         self._default_policy = batching.default_queue_policy
         # Those that are or were in use, by priority, 1 first: a model may have 2^64 - 1.
         self._by_priority: dict[int, _Level] = {}

@@ -133,6 +133,21 @@ def test_queue_size_is_per_level_and_a_refused_request_is_counted_as_rejected():
     assert bench.statistics.counts.rejected_count == 2 and bench.statistics.counts.pending_count == 3
 
 
+def test_policies_of_levels_mean_nothing_without_levels():
+    bench = Bench(
+        "max_queue_delay_microseconds: 1000 default_queue_policy { max_queue_size: 2 } "
+        "priority_queue_policy { key: 1 value { max_queue_size: 1 default_timeout_microseconds: 1000 } }"
+    )
+    free = bench.occupy()
+    for id, priority in [("a", 0), ("b", 1), ("c", 1)]:
+        bench.submit(id, priority=priority)
+    bench.clock.run()
+    bench.clock.advance(5)
+    assert bench.answers.order == ["c"] and bench.statistics.counts.rejected_count == 1
+    free()
+    assert bench.running == [["a", "b"]]
+
+
 def test_a_request_that_another_replica_may_take_is_not_counted_as_rejected_here():
     bench = Bench("default_queue_policy { max_queue_size: 1 }")
     bench.occupy()
