@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
 from repository_loader.backend_traits import traits_of
 from repository_loader.field_rules import ENSEMBLE, FIELDS, FIRST_RESPONSE_FAMILY, FieldRule, Verdict
@@ -23,6 +23,8 @@ def ignored_fields(config: ModelConfig) -> Iterator[Fault]:
         if not sample.batch_size:
             path = f"model_warmup[{index}]"
             yield Fault(path, f"'{path}' of model '{config.name}' has no effect: it has no batch_size")
+    for path, because in _idle_policies(config.dynamic_batching):
+        yield Fault(path, f"'{path}' of model '{config.name}' has no effect: {because}")
     for index, control in enumerate(config.model_metrics.metric_control):
         family = control.metric_identifier.family
         if family not in ("", FIRST_RESPONSE_FAMILY):
@@ -30,6 +32,20 @@ def ignored_fields(config: ModelConfig) -> Iterator[Fault]:
                 f"model_metrics.metric_control[{index}].metric_identifier.family",
                 f"Metric family '{family}' in 'metric_identifier' is not a customizable metric in Triton core.",
             )
+
+
+def _idle_policies(batching: ModelDynamicBatching) -> Iterator[tuple[str, str]]:
+    """Yield what of the queue policies Triton looks at only beside another field, and why it has no effect."""
+    of_levels = "dynamic_batching.priority_queue_policy"
+    policies = {"dynamic_batching.default_queue_policy": batching.default_queue_policy}
+    if batching.priority_levels:
+        policies |= {f'{of_levels}["{level}"]': policy for level, policy in batching.priority_queue_policy.items()}
+    elif batching.priority_queue_policy:
+        yield of_levels, "there are no priority_levels"
+    for path, policy in policies.items():
+        for name in ("timeout_action", "allow_timeout_override"):
+            if getattr(policy, name) and not policy.default_timeout_microseconds:
+                yield f"{path}.{name}", "there is no default_timeout_microseconds"
 
 
 def refused_fields(config: ModelConfig) -> Iterator[Fault]:

@@ -221,6 +221,38 @@ def test_nothing_is_said_of_what_is_done_anyway(column: str, text: str) -> None:
     assert [*ignored_fields(config(column, text)), *refused_fields(config(column, text))] == []
 
 
+IDLE_POLICIES = {
+    "of levels that there are not": (
+        "priority_queue_policy { key: 1 value { max_queue_size: 1 timeout_action: DELAY } }",
+        {"priority_queue_policy": "there are no priority_levels"},
+    ),
+    "of a timeout that there is not": (
+        "default_queue_policy { timeout_action: DELAY allow_timeout_override: true max_queue_size: 1 }",
+        {
+            "default_queue_policy.timeout_action": "there is no default_timeout_microseconds",
+            "default_queue_policy.allow_timeout_override": "there is no default_timeout_microseconds",
+        },
+    ),
+    "of a level's timeout": (
+        "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 1 value { timeout_action: DELAY } }",
+        {'priority_queue_policy["1"].timeout_action': "there is no default_timeout_microseconds"},
+    ),
+    "in use": (
+        "default_queue_policy { timeout_action: DELAY allow_timeout_override: true default_timeout_microseconds: 1 }",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), IDLE_POLICIES.values(), ids=IDLE_POLICIES)
+def test_queue_policies_that_never_hold_are_warned_of(text: str, expected: dict[str, str]) -> None:
+    faults = ignored_fields(config("python", f"dynamic_batching {{ {text} }}"))
+    assert {fault.field: fault.message for fault in faults} == {
+        (path := f"dynamic_batching.{field}"): f"'{path}' of model 'm' has no effect: {because}"
+        for field, because in expected.items()
+    }
+
+
 def test_profiles_beyond_the_first_are_warned_of() -> None:
     (fault,) = ignored_fields(config("tensorrt", 'instance_group { profile: [ "1", "2", "3" ] }'))
     assert fault.field == "instance_group[0].profile[1]"
