@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _LOCK: Final = "lock"
 _RETRY_S: Final = 0.02
 _ADD_TIMEOUT_S: Final = 30.0
+MAX_NEEDS_BYTES: Final = 1 << 16
+"""What the resources of an instance take as JSON; an arbiter drops a process that says much more at once."""
 _FORM: Final = 1
 """Raised when what is said to the arbiter changes: that of an older process may still be there."""
 
@@ -55,13 +57,16 @@ class NodeRateLimiter:
         """Make an instance known.
 
         Raises:
-            ModelLoadError: it could never run, or the node's arbiter does not answer.
+            ModelLoadError: it could never run, names too many resources, or the node's arbiter does not answer.
         """
+        message = needs_message(needs)
+        if len(orjson.dumps(message)) > MAX_NEEDS_BYTES:
+            raise ModelLoadError(f"the resources of an instance take more than {MAX_NEEDS_BYTES} bytes")
         if not self._name:
             self._enter()
         added = self._adding[key] = self._loop.create_future()
         self._needs[key] = needs
-        self._say("add", key, needs_message(needs), True, False)
+        self._say("add", key, message, True, False)
         if self._connection is None and self._connecting is None:
             self._connect()
         try:

@@ -20,7 +20,7 @@ from deployments.core.rate_limit import Needs, Resource
 from deployments.replica import arbiter_server, node_rate_limiter
 from deployments.replica.arbiter_server import ArbiterServer
 from deployments.replica.node_folder import is_held
-from deployments.replica.node_rate_limiter import NodeRateLimiter
+from deployments.replica.node_rate_limiter import MAX_NEEDS_BYTES, NodeRateLimiter
 from tests.line_process import TIMEOUT_S, LineProcess
 from tests.no_more_files import no_more_files
 from tests.serving import wait_until
@@ -277,6 +277,23 @@ def test_an_instance_whose_arbiter_did_not_answer_in_time_is_forgotten(
         return granted
 
     assert asyncio.run(want()) == ["a"]
+
+
+def test_resources_that_take_too_much_are_refused_and_hold_up_nobody(tmp_path: Path) -> None:
+    """In JSON, a control character is six bytes long."""
+
+    async def want() -> None:
+        limiter, granted = NodeRateLimiter(tmp_path, (), asyncio.get_running_loop()), asyncio.Event()
+        await limiter.add("a", Needs((Resource("R", 0, 1),), 1))
+        for count in (MAX_NEEDS_BYTES // 6, 1 << 18):
+            with pytest.raises(ModelLoadError, match="the resources of an instance take more than 65536 bytes"):
+                await limiter.add("large", Needs((Resource("\1" * count, 0, 1),), 1))
+        await limiter.add("as large as may be", Needs((Resource("R" * (MAX_NEEDS_BYTES - 16), 0, 1),), 1))
+        limiter.acquire("a", granted.set)
+        await asyncio.wait_for(granted.wait(), 5)
+        limiter.close()
+
+    asyncio.run(want())
 
 
 def test_what_is_given_anew_holds_while_processes_of_before_are_there(tmp_path: Path) -> None:

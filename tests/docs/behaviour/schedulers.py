@@ -186,6 +186,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A model that needs more than `--rate-limit-resource`": (
         ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
     ),
+    "Nor is one that lists resources of more than": (
+        "deployments/replica/test_node_rate_limiter.py::"
+        "test_resources_that_take_too_much_are_refused_and_hold_up_nobody",
+    ),
     # Response cache
     "With `--cache-config local,size=<bytes>`": (
         CACHED + "test_the_same_request_runs_once",
