@@ -1,11 +1,12 @@
 """JSON of a request: parsing within bounds, and typed access to members with Triton's texts.
 
-Triton parses with RapidJSON, NaN and Infinity allowed. orjson is tried first; documents that it refuses and that hold
-such a token go to the parser of the standard library.
+Triton parses with RapidJSON, which takes NaN, Inf and Infinity, each with a minus too. orjson is tried first; documents
+that it refuses and that hold such a token go to the parser of the standard library.
 """
 
 import codecs
 import json
+import math
 import re
 from typing import Any
 
@@ -25,6 +26,10 @@ NON_STRING = "attempt to access JSON non-string as string"
 NON_ARRAY = "attempt to access JSON non-array as array"
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # matches wherever it starts: one pass
+_TOO_BIG = "Number too big to be stored in double."
+_NON_FINITE = re.compile(rb"\b(?:NaN|Inf|Infinity)\b")
+_NAMES_OF_RAPIDJSON = re.compile(rb"\bInf\b|-NaN\b")
+_STRING_OR_NAME = re.compile(b"(%b)|%b" % (_STRING.pattern, _NAMES_OF_RAPIDJSON.pattern), re.DOTALL)
 _RAPIDJSON_TEXTS = (
     ("empty", "The document is empty."),
     ("content after document", "The document root must not be followed by other values."),
@@ -35,7 +40,7 @@ _RAPIDJSON_TEXTS = (
     ("surrogate in string", "The surrogate pair in string is invalid."),
     ("escaped sequence", "Invalid escape character in string."),
     ("UTF-8:", "Invalid encoding in string."),
-    ("infinity when parsed", "Number too big to be stored in double."),
+    ("infinity when parsed", _TOO_BIG),
 )
 
 
@@ -61,7 +66,7 @@ def parse(buffer: bytes | memoryview, limits: Limits) -> Any:
     text = bytes(buffer)
     if "depth limit" in message:
         raise too_deep(limits)
-    if b"NaN" in text or b"Infinity" in text:
+    if _NON_FINITE.search(text) is not None:
         return _parse_non_finite(text, limits)
     reason = next((ours for theirs, ours in _RAPIDJSON_TEXTS if theirs in message), "Invalid value.")
     raise _malformed(reason, position)
@@ -98,19 +103,35 @@ def _malformed(reason: str, position: int) -> InvalidArgument:
 
 
 def _parse_non_finite(text: bytes, limits: Limits) -> Any:
+    if _NAMES_OF_RAPIDJSON.search(text) is not None:
+        text = _STRING_OR_NAME.sub(_name_of_python, text)
     try:
-        document = json.loads(text.decode("utf-8"))
+        document = json.loads(text.decode("utf-8"), parse_float=_finite)
         if b"\\u" in text:
             orjson.dumps(document)  # refuses lone surrogates, which the standard library lets through
     except RecursionError:
         raise too_deep(limits) from None
     except UnicodeDecodeError as error:
         raise _malformed("Invalid encoding in string.", error.start) from None
+    except OverflowError as error:
+        raise _malformed(_TOO_BIG, text.find(str(error).encode())) from None
     except json.JSONDecodeError as error:
         raise _malformed("Invalid value.", error.pos) from None
     except (ValueError, TypeError):
         raise _malformed("Invalid value.", 0) from None
     return document
+
+
+def _name_of_python(match: re.Match[bytes]) -> bytes:
+    return match[1] or (b"Infinity" if match[0] == b"Inf" else b"NaN")
+
+
+def _finite(number: str) -> float:
+    """Return the number; raise `OverflowError` with its text where a double cannot hold it."""
+    value = float(number)
+    if math.isinf(value):
+        raise OverflowError(number)
+    return value
 
 
 def unparsable(name: str, reason: str) -> InvalidArgument:

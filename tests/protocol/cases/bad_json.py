@@ -47,6 +47,10 @@ for id, body, text in (
     ("nan-lower-case", with_data("[nan]"), _PARSE),
     ("nan-and-broken", with_data("[NaN,]"), _PARSE),
     ("nan-and-lone-surrogate", with_data("[NaN]", more='"id":"\\ud800",'), _PARSE),
+    ("nan-and-too-big", with_data("[NaN,1e400]", [2]), _PARSE + "Number too big to be stored in double. at 65"),
+    ("nan-and-too-small", with_data("[NaN,-1e400]", [2]), _PARSE + "Number too big to be stored in double."),
+    ("part-of-infinity", with_data("[Infinit]"), _PARSE + "Invalid value."),
+    ("inf-twice", with_data("[InfInf]"), _PARSE + "Invalid value."),
     ("nan-and-5000-digits", with_data("[NaN," + "9" * 5000 + "]", [2]), _PARSE),
     ("1e400", with_data("[1e400]"), _PARSE + "Number too big to be stored in double."),
     ("5000-digits", with_data("[" + "9" * 5000 + "]"), _PARSE),
@@ -134,6 +138,8 @@ T.add("json-too-large", lambda: b" " * (64 << 20) + b"{}", "exceeds the maximum 
 
 T.add("nan", with_data("[NaN]"), "NaN", status=200)
 T.add("infinity", with_data("[Infinity,-Infinity,1]", [3]), "[Infinity,-Infinity,1", status=200)
+T.add("inf", with_data("[Inf,-Inf,1]", [3]), "[Infinity,-Infinity,1", status=200)
+T.add("negative-nan", with_data("[-NaN,1]", [2], more='"id":"\\"-NaN Inf ",'), '"id":"\\"-NaN Inf ",', status=200)
 T.add("nan-in-unused-member", with_data("[1]", more='"note":NaN,'))
 T.add("unknown-members", with_data("[1]", more='"note":{"a":[1,2]},"x":null,'))
 T.add("duplicate-key", with_data("[1]", more='"id":"a","id":"b",'), '"id":"b"', status=200)
