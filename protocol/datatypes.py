@@ -55,12 +55,18 @@ def name_of(number: int) -> str:
     return "<invalid>" if row is None else row.name
 
 
-def of_array(array: np.ndarray) -> DataType:
+def of_array(array: np.ndarray, expected: DataType | None = None) -> DataType:
     """Return the datatype of an array; object, `bytes` and `str` arrays are BYTES.
+
+    Args:
+        array: of any type and byte order.
+        expected: the answer where the array may be that; only so is one of 16 bits BF16.
 
     Raises:
         KeyError: the array's type has no place in the protocol (complex numbers, dates).
     """
+    if expected is not None and array.dtype == expected.numpy:
+        return expected
     if array.dtype.kind in "OSU":
         return BY_NAME["BYTES"]
     return _BY_NUMPY[array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype]

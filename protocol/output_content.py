@@ -64,10 +64,8 @@ class OutputContent:
 
     def _datatype(self, name: str, array: Array) -> DataType:
         spec = self._signature.outputs.get(name)
-        if spec is not None and array.dtype == spec.datatype.numpy:
-            return spec.datatype
         try:
-            return of_array(array)
+            return of_array(array, None if spec is None else spec.datatype)
         except KeyError:
             raise Internal(f"output '{name}' of type {array.dtype} has no datatype in the protocol") from None
 

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from deployments.backends.backend import Batch
 from protocol.bytes_tensor import encode_bytes
+from protocol.datatypes import DataType, of_array
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.signature import Signature, TensorSpec
@@ -141,14 +142,19 @@ def _add(trace: Trace, activity: str, arrays: Mapping[str, Array], specs: Mappin
         if room_bytes < 0:
             return
         spec = specs.get(name)
-        if spec is not None:  # what a scheduler adds, such as the states of a sequence, is no tensor of the request
-            trace.add_tensor(TracedTensor(activity, name, spec.datatype.name, array.shape, _data(array, room_bytes)))
+        if spec is None:  # what a scheduler adds, such as the states of a sequence, is no tensor of the request
+            continue
+        try:
+            datatype = of_array(array, spec.datatype)  # a model may answer with another one than is configured
+        except KeyError:  # which the client is about to be told
+            continue
+        trace.add_tensor(TracedTensor(activity, name, datatype.name, array.shape, _data(array, datatype, room_bytes)))
 
 
-def _data(array: Array, room_bytes: int) -> bytes:
+def _data(array: Array, datatype: DataType, room_bytes: int) -> bytes:
     """Return a tensor as on the wire, "" where that is more than there is room for."""
-    if array.dtype.kind not in "OSU":
-        return array.tobytes() if array.nbytes <= room_bytes else b""
+    if datatype.byte_size:
+        return array.astype(datatype.numpy, copy=False).tobytes() if array.nbytes <= room_bytes else b""
     left_bytes = room_bytes - _LENGTH_BYTES * array.size
     if left_bytes < 0:
         return b""

@@ -249,6 +249,30 @@ def test_strings_that_have_room_are_kept():
     assert len(tensor.data) == 50_000 * (12 + 5)
 
 
+@pytest.mark.parametrize(
+    ("configured", "array", "datatype", "data"),
+    [
+        ("FP32", np.array(3.5), "FP64", np.array(3.5).tobytes()),
+        ("FP32", np.array([1.5], np.float16), "FP16", np.array([1.5], np.float16).tobytes()),
+        ("FP32", np.array([1.5], ">f4"), "FP32", np.array([1.5], "<f4").tobytes()),
+        ("FP32", np.array(True), "BOOL", b"\x01"),
+        ("FP32", np.array([b"\xff"], object), "BYTES", b"\x01\0\0\0\xff"),
+        ("STRING", np.array([1, 2], np.int8), "INT8", b"\x01\x02"),
+        ("BF16", np.array([1], np.uint16), "BF16", b"\x01\0"),
+    ],
+)
+def test_a_tensor_is_kept_with_the_datatype_that_it_is_sent_with(configured, array, datatype, data):
+    trace = new_trace(TENSORS)
+    keeping_peak_bytes(trace, configured, array)
+    assert [(tensor.datatype, tensor.data) for tensor in trace.tensors] == [(datatype, data)]
+
+
+def test_a_tensor_that_cannot_be_sent_is_not_kept():
+    trace = new_trace(TENSORS)
+    keeping_peak_bytes(trace, "FP32", np.array([1j]))
+    assert trace.tensors == []
+
+
 def test_a_tensor_that_there_is_no_more_room_for_is_not_copied():
     trace = new_trace(TENSORS)
     trace.room.tensor_bytes = 1000
