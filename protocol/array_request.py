@@ -10,6 +10,8 @@ from protocol.infer import Array, InferRequest, Parameter, Reply
 from protocol.normalise import check_outputs, normalise
 from protocol.signature import Signature
 
+_BYTES = (bytes, bytearray, memoryview)
+
 
 def request_from_arrays(
     signature: Signature,
@@ -105,7 +107,7 @@ def _bytes_objects(name: str, array: Array) -> Array:
         return array
     objects = np.empty(array.size, object)
     try:
-        objects[:] = [item if type(item) is bytes else str(item).encode() for item in elements]
+        objects[:] = [bytes(item) if isinstance(item, _BYTES) else str(item).encode() for item in elements]
     except Exception:  # whatever the `__str__` of an element raises, and text that UTF-8 cannot hold
         raise InvalidArgument(f"input '{name}' has an element that is no text") from None
     return objects.reshape(array.shape)

@@ -214,6 +214,16 @@ def test_strings_may_be_objects_of_any_kind():
         request_from_arrays(model, {"X": np.array(["\ud800"], object)}, lambda *_: None)
 
 
+def test_bytes_of_any_kind_are_bytes():
+    model = Signature.from_config(
+        text_format.Parse('name: "m" input { name: "X" data_type: TYPE_STRING dims: -1 }', ModelConfig())
+    )
+    given = np.empty(3, object)
+    given[:] = [bytearray(b"\xff"), memoryview(b"m"), np.bytes_(b"n")]
+    request = request_from_arrays(model, {"X": given}, lambda *_: None)
+    assert request.inputs["X"].tolist() == [b"\xff", b"m", b"n"]
+
+
 def test_numbers_reach_models_in_the_machines_byte_order():
     model = Signature.from_config(
         text_format.Parse('name: "m" input { name: "X" data_type: TYPE_FP32 dims: 2 }', ModelConfig())
