@@ -169,7 +169,7 @@ class _Output:
 
 
 def _is_given_back(holders: int, array: Array, request: InferRequest) -> bool:
-    """Return whether the model returned an input that nobody holds but its request, besides the tensor of one output."""
+    """Return whether the model returned an input that only its request holds, besides the tensor of one output."""
     return 0 < holders <= sum([given is array for given in request.inputs.values()])
 
 
