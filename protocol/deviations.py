@@ -161,6 +161,22 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "the request is wrong, not the server",
     ),
     Deviation(
+        "strings in JSON that are not UTF-8",
+        "taken with their bytes",
+        200,
+        "refused",
+        400,
+        "such text is no JSON; bytes of any kind go in binary",
+    ),
+    Deviation(
+        "member of a JSON object that is there twice",
+        "the first counts",
+        200,
+        "the last counts",
+        200,
+        "no known client writes it so",
+    ),
+    Deviation(
         "bytes that are no ModelInferRequest",
         "an internal error of the gRPC library",
         500,
