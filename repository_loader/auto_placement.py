@@ -14,11 +14,18 @@ HEAVY_BYTES = 64 << 20
 
 
 def place_automatically(
-    config: ModelConfig, overrides: Overrides, parts: Iterable[DevicePart], file_bytes: int, ensemble: str
+    config: ModelConfig,
+    overrides: Overrides,
+    parts: Iterable[DevicePart],
+    file_bytes: int,
+    ensemble: str,
+    *,
+    room: bool = True,
 ) -> tuple[Placement, str]:
     """Return `isolated` for what has a reason to be alone and `packed` for the rest, each with the reason.
 
-    `ensemble` is one that is packed and has the model as a step, "" if there is none.
+    `ensemble` is one that is packed and has the model as a step, "" if there is none. Where the cluster has no `room`
+    for a replica more, models are packed that would be alone only for the sake of others.
     """
     if any(part.gpu is not None for part in parts):
         return "isolated", "runs on a GPU"
@@ -32,12 +39,18 @@ def place_automatically(
         return "isolated", f"asks for nodes with {overrides.needs}"
     if is_ensemble(config):
         return "packed", "an ensemble has no weights and no code"
+    why = _why_alone(config, overrides, file_bytes, ensemble)
+    if why:
+        return ("isolated", why) if room else ("packed", f"{why}, but the cluster has no room for a replica more")
+    return "packed", "small and on the CPU" if traits_of(config).bounded else f"a step of ensemble '{ensemble}'"
+
+
+def _why_alone(config: ModelConfig, overrides: Overrides, file_bytes: int, ensemble: str) -> str:
+    """Return what others would feel of a model in their process, "" for nothing."""
     if config.model_operations.op_library_filename:
-        return "isolated", "loads a library of operators"  # which may end its process
+        return "loads a library of operators"  # which may end its process
     heavy = file_bytes if overrides.memory_bytes is None else overrides.memory_bytes
     if heavy >= HEAVY_BYTES:
-        return "isolated", f"takes {heavy / 2**20:.0f} MiB"
-    if not traits_of(config).bounded:
-        # Its processes are its own there too.
-        return ("packed", f"a step of ensemble '{ensemble}'") if ensemble else ("isolated", "its code is Python")
-    return "packed", "small and on the CPU"
+        return f"takes {heavy / 2**20:.0f} MiB"
+    # The processes of Python models are their own there too.
+    return "" if traits_of(config).bounded or ensemble else "its code is Python"

@@ -33,6 +33,10 @@ _WHOLE = 1e-6
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PROCESS_BYTES = 64 << 20
 """Less than any replica takes."""
+_REPLICA_BYTES = 100 << 20
+"""What most replicas take besides their models."""
+_ALONE = 0.5
+"""The share of the memory that may go to replicas for no other reason than that models are better alone."""
 _MAX_NAME_BYTES = 225
 """Of application and deployment together: Serve names log files after both, with 30 bytes more in all of 255."""
 
@@ -166,7 +170,7 @@ class _Planner:
         model = replace(model, specs=specs)
         (self._packed if placement == "packed" else self._embedded).append(model)
         asked = (overrides.replicas, overrides.num_cpus, overrides.memory_bytes)
-        if placement == "packed" and any(each is not None for each in asked):
+        if placement == "packed" and (len(self._packed) == 1 or any(each is not None for each in asked)):
             group = self._packed_deployment()
             self._packed_needs = (0.0, 0)
             self._check_memory(model.name, group.replica_count, group.reserved_memory_bytes)
@@ -187,13 +191,20 @@ class _Planner:
         wanted = overrides.placement or self._settings.placement
         if wanted == "auto":
             ensemble = self._ensembles.get(config.name, "")
-            return place_automatically(config, overrides, parts, file_bytes, ensemble)
+            return place_automatically(config, overrides, parts, file_bytes, ensemble, room=self._has_room())
         on_gpu = any(part.gpu is not None for part in parts)
         if on_gpu and (wanted == "packed" or overrides.placement is None):
             return "isolated", "runs on a GPU"
         if wanted == "embedded" and config.HasField("sequence_batching"):
             return "packed", "each ingress would hold sequences of its own"
         return wanted, f"--placement {wanted}" if overrides.placement is None else "its configuration says so"
+
+    def _has_room(self) -> bool:
+        """Whether one replica more finds CPUs, beside the packed models, and those that are alone leave memory."""
+        share, memory_bytes = self._settings.num_cpus_per_replica, self._facts.memory_bytes
+        if self._free_cpus(max(self._packed_needs[0], share)) < share - _WHOLE:
+            return False
+        return not memory_bytes or (len(self._deployments) + 1) * _REPLICA_BYTES <= memory_bytes * _ALONE
 
     def _parts(self, config: ModelConfig, needs: NodeNeeds) -> list[DevicePart]:
         """Return the model's parts, all of which the cluster has the devices for."""
@@ -400,6 +411,10 @@ class _Planner:
         if needed and total and needed > free:
             raise _Unplaceable(f"model '{name}' needs {needed} bytes of memory and the cluster has {max(free, 0)} free")
 
+    def _free_cpus(self, packed: float) -> float:
+        """Return the CPUs that are left where the packed models take so many."""
+        return self._facts.num_cpus - self._taken_cpus - packed
+
     def _check_cpus(self, name: str, replicas: int, num_cpus: float) -> None:
         """Refuse what the cluster cannot hold beside what is planned already."""
         largest, total = self._facts.largest_node_num_cpus, self._facts.num_cpus
@@ -409,7 +424,7 @@ class _Planner:
             )
         if num_cpus * replicas > total:
             raise _Unplaceable(f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {total:g}")
-        free = total - self._taken_cpus - self._packed_needs[0]
+        free = self._free_cpus(self._packed_needs[0])
         if num_cpus * replicas > free + _WHOLE:
             raise _Unplaceable(
                 f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {max(0, round(free, 2)):g} free"

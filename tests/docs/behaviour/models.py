@@ -1,6 +1,7 @@
 """Where models run, how they are loaded, and their versions."""
 
 from tests.docs.behaviour.modules import (
+    AUTO_PLACEMENT,
     CALLS,
     CANARY,
     CANARY_METERS,
@@ -36,6 +37,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         PLAN + "test_auto_isolates_what_scales_or_asks_for_nodes",
     ),
     "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
+    "So do Python models, and those with a library": (
+        AUTO_PLACEMENT + "test_python_models_that_find_no_cpus_are_packed",
+    ),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
     "An embedded model is READY when an ingress serves it": (
         "deployments/control/test_model_table.py::"
