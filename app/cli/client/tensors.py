@@ -34,7 +34,9 @@ def read_tensor(name: str, given: str, datatype: str, shape: list[int]) -> np.nd
         else:
             array = _as_type(array, BY_NAME[datatype].numpy)
         return _fit(array, shape)
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except RecursionError:
+        raise click.UsageError(f"input '{name}' ({datatype} {shape}): nested too deep") from None
+    except (OSError, ValueError, TypeError, OverflowError) as error:
         reason = f"{given[1:]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
         raise click.UsageError(f"input '{name}' ({datatype} {shape}): {reason}") from None
 

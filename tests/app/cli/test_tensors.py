@@ -55,7 +55,7 @@ BAD = {
     "rows of several lengths": ("[[1], [2, 3]]", "INT32", [-1], "expected numbers"),
     "fraction": ("1.5", "INT32", [1], "expected integers"),
     "texts for numbers": ('["a"]', "INT32", [1], "expected numbers"),
-    "nested too deep": ("[" * 100_000, "INT32", [1], "recursion"),
+    "nested too deep": ("[" * 100_000, "INT32", [1], "input 'X' (INT32 [1]): nested too deep"),
     "no file": ("@/nowhere.npy", "FP32", [1], "input 'X' (FP32 [1]): /nowhere.npy: No such file or directory"),
 }
 

@@ -62,10 +62,11 @@ def run(instance, *requests: InferRequest) -> list:
     """Run the requests as one batch and return their outcomes; what failed all of it is raised."""
     batch = Batch(list(requests), sum(request.rows for request in requests))
     instance.execute(batch)
-    first = next(iter(batch.results), None)
-    if isinstance(first, ServingError) and all(result is first for result in batch.results):
+    results = list(batch.results) if batch.late is None else [answer.outcome for answer in batch.late.answers]
+    first = next(iter(results), None)
+    if isinstance(first, ServingError) and all(result is first for result in results):
         raise first
-    return list(batch.results)
+    return results
 
 
 def floats(*values: float) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The process of one Python model instance, from inside: runs the batches that the replica sends."""
 
+import asyncio
 import contextlib
 import ctypes
 import gc
@@ -188,6 +189,9 @@ def main() -> None:
     keep_freed_pages()
     show_model_output()
     hide_arguments()
+    if sys.version_info >= (3, 14):  # whose `asyncio.get_event_loop` makes none
+        _set_event_loop()
+        os.register_at_fork(after_in_child=_set_event_loop)
     status = 1
     try:
         process.run()
@@ -198,6 +202,11 @@ def main() -> None:
         _LOG.exception("the process of a model failed")
     finally:
         _end(status)
+
+
+def _set_event_loop() -> None:
+    """Have the model find an event loop that does not run, as in earlier versions of Python."""
+    asyncio.set_event_loop(asyncio.new_event_loop())
 
 
 def _end(status: int = 1) -> None:
