@@ -17,7 +17,7 @@ MAX_CONFIG_BYTES = 1 << 20
 _UNKNOWN_VALUE = re.compile(r'Enum type "([^"]*)" has no value named (.+)\.')
 _UNKNOWN_FIELD = re.compile(r'Message type "([^"]*)" has no field named "([^"]*)"\.')
 _STRING_OR_COMMENT = re.compile(rb"""(["'])(?:(?!\1)[^\\\n]|\\.)*\1?|\#[^\n]*""")
-_LAST_FIELD = re.compile(r"(\w+)\s*:\s*(?:\[[^\]]*)?$")
+_LAST_FIELD = re.compile(r"\b(\w++)\s*+:\s*+(?:\[[^\[\]]*+)?$")  # linear, whatever stands before it
 
 
 @dataclass(frozen=True, slots=True)

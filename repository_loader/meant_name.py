@@ -1,8 +1,9 @@
 """Which name is meant by one that a configuration does not have."""
 
 import re
+from collections.abc import Collection
 from contextlib import suppress
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -24,6 +25,7 @@ _OTHER_FIELDS = {"dtype": "data_type", "type": "data_type", "shape": "dims"}
 _PLACEHOLDER = re.compile(r"\$\{[^}\n]{,64}\}|\$\w{1,64}|\{\{[^}\n]{,64}\}\}|\{%[^\n]{,64}?%\}")
 _JSON_FIELD = re.compile(r'Message type "([^"]*)" has no field named "([^"]*)" at ')
 _JSON_VALUE = re.compile(r"Invalid enum value (\S+) for enum type (\S+) at ")
+_NO_DIGITS = re.compile(r"[^0-9]+")
 _CUTOFF = 0.8
 _LONGEST = 64
 
@@ -31,25 +33,28 @@ _LONGEST = 64
 def meant_value(value: str, names: list[str]) -> str:
     """Return a question that names the value of an enumeration that is meant, "" where none is likely.
 
-    The values of a datatype may be called as the protocol and NumPy call them (`TYPE_BYTES`, `FP32`, `float32`).
+    The values of a datatype may be called as the protocol and NumPy call them (`TYPE_BYTES`, `FP32`, `float32`). None
+    is meant by one with other digits: `TYPE_INT4` is no misspelt `TYPE_INT64`.
     """
     word = value.upper()
     datatype = word.removeprefix("TYPE_")
     known = BY_NAME.get(_OTHER_DATATYPES.get(datatype, datatype))
     if known is not None and known.config_name in names:
         return f" Did you mean {known.config_name}?"
-    meant = [name for name in names if name == word or name.endswith(f"_{word}")]
-    meant = meant if len(meant) == 1 else _near(word, names)
-    return f" Did you mean {meant[0]}?" if meant else ""
+    ending = [name for name in names if name == word or name.endswith(f"_{word}")]
+    digits = _NO_DIGITS.sub("", word)
+    near = [name for name in names if _NO_DIGITS.sub("", name) == digits]
+    meant = ending[0] if len(ending) == 1 else _nearest(word, near)
+    return f" Did you mean {meant}?" if meant else ""
 
 
 def meant_field(name: str, message: str) -> str:
     """Return what to do about a field that a message, named in full, does not have, "" where nothing is likely."""
     names = _POOL.FindMessageTypeByName(message).fields_by_name
     other = _OTHER_FIELDS.get(name, "")
-    near = [other] if other in names else _near(name, list(names))
-    if near:
-        return f' Did you mean "{near[0]}"?'
+    meant = other if other in names else _nearest(name, names)
+    if meant:
+        return f' Did you mean "{meant}"?'
     owner = _owner(name)
     return f' It is a field of "{owner}".' if owner else ""
 
@@ -76,9 +81,17 @@ def placeholder_at(text: str, offset: int) -> str:
     return match[0] if match else ""
 
 
-def _near(word: str, names: list[str]) -> list[str]:
-    """Return the name that is most like a word, in a list, if one is; none is like what a client makes up at length."""
-    return get_close_matches(word, names, 1, _CUTOFF) if len(word) <= _LONGEST else []
+def _nearest(word: str, names: Collection[str]) -> str:
+    """Return the name that is most like a word, "" where none is like it, or two equally.
+
+    A word that a client makes up at length is like none.
+    """
+    if len(word) > _LONGEST:
+        return ""
+    ratios = {name: SequenceMatcher(None, name, word).ratio() for name in names}
+    best = max(ratios.values(), default=0.0)
+    nearest = [name for name, ratio in ratios.items() if ratio == best]
+    return nearest[0] if best >= _CUTOFF and len(nearest) == 1 else ""
 
 
 def _owner(name: str) -> str:
