@@ -65,11 +65,23 @@ class OldestBatcher(DynamicBatcher):
             slot.queue.appendleft(request)
             slot.running = slot.prepared = None
 
-    def _answer(self, batch: Batch) -> None:
-        slots = []
+    def _next_batch(self) -> Batch | None:
+        batch = super()._next_batch()
+        if batch is not None:
+            self._set_back(batch)
+        return batch
+
+    def _grow(self, batch: Batch) -> None:
+        super()._grow(batch)
+        self._set_back(batch)
+
+    def _set_back(self, batch: Batch) -> None:
+        """Count the wait of requests from when they came again; in the queue it is from their turn, for the delay."""
         for request in batch.requests:
-            slot, request.queued_ns = self._arrivals.pop(request)
-            slots.append(slot)
+            _, request.queued_ns = self._arrivals[request]
+
+    def _answer(self, batch: Batch) -> None:
+        slots = [self._arrivals.pop(request)[0] for request in batch.requests]
         answer(batch, slots, self._owner, self._statistics)
         for slot in slots:
             self._owner.finished(slot)

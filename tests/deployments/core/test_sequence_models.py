@@ -1,6 +1,7 @@
 """Sequence models of each backend, loaded as a server loads them: iterative and generative sequences, and what goes wrong."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -70,6 +71,31 @@ def test_what_waits_for_the_rate_limiter_is_seen_to_wait_and_then_to_run(tmp_pat
     text = 'backend: "python" max_batch_size: 4 ' + X_Y + group + batching(STATE + "}", strategy)
     waiting, running = serve(scenario, text, tmp_path, python(tmp_path, PYTHON_SUM), limiter=limiter)
     assert waiting == (1, 0, True) and running == (0, 1, 0)
+
+
+@BOTH_STRATEGIES
+def test_what_waits_for_the_rate_limiter_has_waited_behind_its_sequence_too(tmp_path, strategy):
+    limiter = LateLimiter()
+
+    async def scenario(served):
+        first = asyncio.ensure_future(served.infer(x(1, 1), 7, START))
+        second = asyncio.ensure_future(served.infer(x(2, 2), 7))
+        while not limiter.waiting:
+            await asyncio.sleep(0)
+        came_ns = time.monotonic_ns()
+        await limiter.grant()
+        await first
+        while not limiter.waiting:
+            await asyncio.sleep(0)
+        least_ns = time.monotonic_ns() - came_ns
+        age_ns = served.version.oldest_age_ns
+        await limiter.grant()
+        await second
+        return age_ns - least_ns
+
+    group = 'instance_group { name: "m" kind: KIND_CPU count: 1 rate_limiter { resources { name: "R" count: 1 } } } '
+    text = 'backend: "python" max_batch_size: 4 ' + X_Y + group + batching(STATE + "}", strategy)
+    assert serve(scenario, text, tmp_path, python(tmp_path, PYTHON_SUM), limiter=limiter) >= 0
 
 
 @BOTH_STRATEGIES
