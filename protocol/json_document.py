@@ -1,12 +1,11 @@
 """JSON of a request: parsing within bounds, and typed access to members with Triton's texts.
 
 Triton parses with RapidJSON, which takes NaN, Inf and Infinity, each with a minus too. orjson is tried first; documents
-that it refuses and that hold such a token go to the parser of the standard library.
+that it refuses and that hold such a token go to the parser of the standard library, numbers to orjson all the same.
 """
 
 import codecs
 import json
-import math
 import re
 from typing import Any
 
@@ -106,15 +105,15 @@ def _parse_non_finite(text: bytes, limits: Limits) -> Any:
     if _NAMES_OF_RAPIDJSON.search(text) is not None:
         text = _STRING_OR_NAME.sub(_name_of_python, text)
     try:
-        document = json.loads(text.decode("utf-8"), parse_float=_finite)
+        document = json.loads(text.decode("utf-8"), parse_float=orjson.loads, parse_int=orjson.loads)
         if b"\\u" in text:
             orjson.dumps(document)  # refuses lone surrogates, which the standard library lets through
     except RecursionError:
         raise too_deep(limits) from None
     except UnicodeDecodeError as error:
         raise _malformed("Invalid encoding in string.", error.start) from None
-    except OverflowError as error:
-        raise _malformed(_TOO_BIG, text.find(str(error).encode())) from None
+    except orjson.JSONDecodeError as error:  # of a number alone, which no double holds
+        raise _malformed(_TOO_BIG, text.find(error.doc.encode())) from None
     except json.JSONDecodeError as error:
         raise _malformed("Invalid value.", error.pos) from None
     except (ValueError, TypeError):
@@ -124,14 +123,6 @@ def _parse_non_finite(text: bytes, limits: Limits) -> Any:
 
 def _name_of_python(match: re.Match[bytes]) -> bytes:
     return match[1] or (b"Infinity" if match[0] == b"Inf" else b"NaN")
-
-
-def _finite(number: str) -> float:
-    """Return the number; raise `OverflowError` with its text where a double cannot hold it."""
-    value = float(number)
-    if math.isinf(value):
-        raise OverflowError(number)
-    return value
 
 
 def unparsable(name: str, reason: str) -> InvalidArgument:
