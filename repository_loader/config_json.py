@@ -83,7 +83,8 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
         config = json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
     except (json_format.ParseError, ValueError, OverflowError, RecursionError) as error:
         message = str(error).partition("\n")[0]  # the rest lists the fields that there are
-        raise ConfigJsonError(message + meant_in_json(message)) from error
+        meant = meant_in_json(message)
+        raise ConfigJsonError(f"{message.rstrip('.')}.{meant}" if meant else message) from error
     for fault in unknown_enum_values(config):
         raise ConfigJsonError(fault.message)
     for fault in normalise_spellings(config):

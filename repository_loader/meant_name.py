@@ -20,6 +20,8 @@ _OTHER_DATATYPES = {
     "FLOAT64": "FP64",
     "BFLOAT16": "BF16",
     "BOOLEAN": "BOOL",
+    "OBJECT": "BYTES",
+    "UTF8": "BYTES",
 }
 _OTHER_FIELDS = {"dtype": "data_type", "type": "data_type", "shape": "dims"}
 _PLACEHOLDER = re.compile(r"\$\{[^}\n]{,64}\}|\$\w{1,64}|\{\{[^}\n]{,64}\}\}|\{%[^\n]{,64}?%\}")

@@ -191,7 +191,7 @@ def test_says_in_one_line_which_field_there_is_not() -> None:
     ("document", "meant"),
     [
         ({"model_version_policy": {}}, 'Did you mean "version_policy"?'),
-        ({"input": [{"name": "X", "data_type": "TYPE_BYTES"}]}, "Did you mean TYPE_STRING?"),
+        ({"input": [{"name": "X", "data_type": "TYPE_BYTES"}]}, "].data_type. Did you mean TYPE_STRING?"),
         ({"instance_group": [{"kind": "CPU"}]}, "Did you mean KIND_CPU?"),
         ({"rate_limiter": {}}, 'It is a field of "instance_group".'),
     ],

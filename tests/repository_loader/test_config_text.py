@@ -57,6 +57,7 @@ MEANT = {
     "a protocol's datatype": ("input { data_type: TYPE_BYTES }", 'field "data_type". Did you mean TYPE_STRING?'),
     "a datatype without its prefix": ("output { data_type: FP32 }", 'field "data_type". Did you mean TYPE_FP32?'),
     "NumPy's datatype": ("input [ { data_type: float64 } ]", 'field "data_type". Did you mean TYPE_FP64?'),
+    "another word for strings": ("input { data_type: TYPE_UTF8 }", 'field "data_type". Did you mean TYPE_STRING?'),
     "a kind without its prefix": ("instance_group [ { kind: CPU } ]", 'field "kind". Did you mean KIND_CPU?'),
     "a misspelt kind": ("instance_group [ { kind: KIND_GPUS } ]", 'field "kind". Did you mean KIND_GPU?'),
     "another width": ("input { data_type: TYPE_INT4 }", 'for field "data_type".'),

@@ -27,7 +27,6 @@ _COPY_BYTES = 4096
 Views = list[tuple[dict[str, Array], str]]
 """Outputs that may share memory with others, as the dictionary and the name they stand in."""
 
-
 _LOCAL: Final = 2
 """What `getrefcount(*(each,))` says of an object that only a name holds which the same function has bound.
 
