@@ -38,6 +38,8 @@ from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
 MAX_INFLIGHT_BYTES: Final = 1 << 30
+SMALL_CALL_BYTES: Final = 64 << 10
+_LITTLE_INFLIGHT_BYTES: Final = 64 << 20
 _MAX_CALL_BYTES: Final = MAX_FRAME_BYTES - HEADER_SIZE - IDENTITY_BYTES
 # Half of an arena.
 _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
@@ -264,9 +266,16 @@ class LaneClient(FrameProtocol):
         return self.last_id
 
     def has_room(self, size: int) -> bool:
-        """Whether so many more bytes may be under way; a request that is larger than all that may be goes alone."""
-        most = MAX_INFLIGHT_BYTES if self.inflight_bytes else _MAX_CALL_BYTES
-        return self.inflight_bytes + size <= most
+        """Whether so many more bytes may be under way.
+
+        One large request must not shut out what others ask of the replica's other models, nor they it: small ones are
+        bounded by their number alone, and one that is larger than all that may be goes beside little.
+        """
+        if size <= SMALL_CALL_BYTES:
+            return True
+        if self.inflight_bytes <= _LITTLE_INFLIGHT_BYTES:
+            return size <= _MAX_CALL_BYTES
+        return self.inflight_bytes + size <= MAX_INFLIGHT_BYTES
 
     @staticmethod
     def why_no_room(size: int) -> ServingError:

@@ -48,6 +48,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "| requests under way to one replica |": (
         ("4,096", SETTINGS + "max_inflight_per_replica"),
         ("1 GiB", "deployments.lane.client.MAX_INFLIGHT_BYTES"),
+        ("64 KiB", "deployments.lane.client.SMALL_CALL_BYTES"),
     ),
     "| queue of a model, in each of its replicas": (
         ("2 s", SETTINGS + "max_queue_s"),

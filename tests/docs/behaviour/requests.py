@@ -107,7 +107,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| requests under way to one replica |": (
         LANE_BOUNDS + "test_requests_under_way_are_bounded",
         LANE_BOUNDS + "test_bytes_under_way_are_bounded",
-        LANE_BOUNDS + "test_a_request_larger_than_what_may_be_under_way_goes_alone",
+        LANE_BOUNDS + "test_a_request_larger_than_what_may_be_under_way_goes_beside_small_ones_only",
+        LANE_BOUNDS + "test_small_requests_are_taken_beside_as_many_bytes_as_may_be_under_way",
         LANE_BOUNDS + "test_a_request_larger_than_any_replica_takes_is_wrong",
         "deployments/lane/test_lane_share.py::test_a_model_leaves_a_quarter_of_its_replica_to_the_others",
         "deployments/lane/test_lane_share.py::test_a_model_that_has_a_replica_alone_takes_all_of_it",
