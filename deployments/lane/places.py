@@ -27,6 +27,22 @@ class Places:
         self._taken[offset] = needed
         return offset
 
+    @property
+    def end_bytes(self) -> int:
+        """Where the last place ends that is taken."""
+        if self._free:
+            offset, length = self._free[-1]
+            if offset + length == self.size_bytes:
+                return offset
+        return self.size_bytes
+
+    def take_end(self, offset: int) -> None:
+        """Take all that is from a page on as one place; nothing there is taken."""
+        first, length = self._free.pop()
+        if first < offset:
+            self._free.append((first, offset - first))
+        self._taken[offset] = first + length - offset
+
     def release(self, offset: int) -> bool:
         """Take a place back; returns False for one that was not taken."""
         length = self._taken.pop(offset, None)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,60 @@ def test_an_array_outlives_the_process_that_has_written_it(ends: tuple[Channel, 
     for each in ends:
         each.close()
     np.testing.assert_array_equal(array, LARGE)
+
+
+def memory_bytes(own: area.OwnArea) -> int:
+    return os.fstat(own._descriptor).st_blocks * 512
+
+
+def until_emptied(own: area.OwnArea) -> None:
+    assert own._emptying is not None
+    own._emptying[0].join(10)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[area.OwnArea]:
+    """The writer's side of an area that keeps 1 MiB."""
+    monkeypatch.setattr(area, "SPARE_BYTES", 1 << 20)
+    own = area.OwnArea(os.memfd_create("area"))
+    yield own
+    own.close()
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["one large tensor", "many"])
+def test_an_area_gives_back_the_memory_of_large_tensors(own: area.OwnArea, count: int) -> None:
+    places = [own.write_bytes(bytes((8 << 20) // count)) for _ in range(count)]
+    own.release(places)
+    until_emptied(own)
+    assert memory_bytes(own) <= 1 << 20
+    assert own.take(8 << 20) == 0
+
+
+def test_what_lies_behind_the_last_place_goes_and_nothing_else(own: area.OwnArea) -> None:
+    first, second, third = (own.write_bytes(bytes([number]) * (4 << 20)) for number in (1, 2, 3))
+    own.release((first, third))
+    until_emptied(own)
+    assert own._memory is not None
+    assert own._memory[second : second + (4 << 20)] == b"\x02" * (4 << 20)
+    assert memory_bytes(own) == 8 << 20
+    own.release((second,))
+    assert own.take(1 << 10) == first
+    own.release((first,))
+    until_emptied(own)
+    assert memory_bytes(own) <= 1 << 20
+
+
+def test_a_tensor_that_finds_no_room_else_waits_for_memory_that_is_given_back(
+    own: area.OwnArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    punch, may_go_on = area._punch, threading.Event()
+    monkeypatch.setattr(area, "MAX_BYTES", 16 << 20)
+    monkeypatch.setattr(area, "_punch", lambda *part: may_go_on.wait(10) and punch(*part))
+    own.release((own.write_bytes(bytes(9 << 20)),))
+    threading.Timer(0.01, may_go_on.set).start()
+    place = own.write_bytes(b"\x01" * (9 << 20))
+    assert own._memory is not None
+    assert own._memory[place : place + (9 << 20)] == b"\x01" * (9 << 20)
 
 
 def test_there_is_no_place_in_an_area_that_is_closed(ends: tuple[Channel, Channel]) -> None:

@@ -7,12 +7,14 @@ reader is told of where they are, in other memory that both have mapped; these h
 """
 
 import contextlib
+import ctypes
 import os
 import threading
 import weakref
 from collections.abc import Iterable
 from functools import partial
 from mmap import mmap
+from typing import IO
 
 import numpy as np
 
@@ -23,7 +25,11 @@ FIRST_BYTES = 4 << 20
 MAX_BYTES = 8 << 30
 TOLD_BYTES = 1 << 20
 """When so much is free, the writer is told though there is nothing else to say."""
+SPARE_BYTES = 128 << 20
+"""How much of the memory that was written to an area keeps, though nothing is in it; so much more, and that goes."""
 _ALIGNMENT = 64
+# Of <fcntl.h>: FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE.
+_PUNCH_HOLE = 3
 
 
 class AreaFullError(Exception):
@@ -51,6 +57,9 @@ class OwnArea(_Area):
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor)
         self._places = Places(0)
+        self._written_bytes = 0
+        """Behind how many bytes the file has no memory."""
+        self._emptying: tuple[threading.Thread, int] | None = None
         self._held: dict[int, Array] = {}
         self.last_held = 0
         """The number of the array that was held last."""
@@ -67,11 +76,14 @@ class OwnArea(_Area):
         Raises:
             AreaFullError: what is in the area and this are more than 8 GiB, or there is no memory.
         """
-        offset = self._places.take(size_bytes)
-        if offset is None:
-            self._grow(size_bytes)
-            offset = self._places.take(size_bytes)
-            assert offset is not None
+        self._emptied()
+        while (offset := self._places.take(size_bytes)) is None:
+            try:
+                self._grow(size_bytes)
+            except AreaFullError:
+                if not self._emptied(wait=True):
+                    raise
+        self._written_bytes = max(self._written_bytes, offset + size_bytes)
         return offset
 
     def write(self, offset: int, arrays: Iterable[tuple[int, Array]]) -> None:
@@ -101,6 +113,8 @@ class OwnArea(_Area):
                 self._forget(offset)
             else:
                 self._places.release(offset)
+        if self._written_bytes >= 2 * SPARE_BYTES and self._emptying is None:
+            self._empty()
 
     def let_go(self, since: int = 0) -> None:
         """Let go of the arrays that were held after one number: the reader is dead, or has not heard of them."""
@@ -117,6 +131,35 @@ class OwnArea(_Area):
         array = self._held.pop(number, None)
         if array is not None:
             self.held_bytes -= array.nbytes
+
+    def _empty(self) -> None:
+        """Give back the memory behind the last place, if there is much; until that is done, nobody gets a place there.
+
+        It is done beside the loop, since the kernel takes half a second for some gigabytes.
+        """
+        first = max(self._places.end_bytes, SPARE_BYTES)
+        size_bytes = self._written_bytes - first
+        if size_bytes < SPARE_BYTES:
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # there are no more descriptors, or threads: another time
+            file = open(os.dup(self._descriptor), "rb")  # noqa: SIM115 - the thread closes it
+            thread = threading.Thread(target=_punch, args=(file, first, size_bytes), name="empty", daemon=True)
+            thread.start()
+            self._places.take_end(first)
+            self._written_bytes = first
+            self._emptying = thread, first
+
+    def _emptied(self, *, wait: bool = False) -> bool:
+        """Have places again where memory was given back; returns whether there are more."""
+        if self._emptying is None:
+            return False
+        thread, first = self._emptying
+        if wait:
+            thread.join()
+        if thread.is_alive():
+            return False
+        self._emptying = None
+        return self._places.release(first)
 
     def _grow(self, needed_bytes: int) -> None:
         size_bytes = max(FIRST_BYTES, 2 * self.size_bytes)
@@ -185,6 +228,12 @@ def unmap(memory: list[mmap]) -> None:
         return
     with contextlib.suppress(RuntimeError):  # the system has no more threads: it goes with the list
         threading.Thread(target=memory.clear, name="unmap", daemon=True).start()
+
+
+def _punch(file: IO[bytes], first: int, size_bytes: int) -> None:
+    """Free the memory of a part of a file, which reads as zeros from then on; see fallocate(2)."""
+    with file, contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).fallocate(file.fileno(), _PUNCH_HOLE, ctypes.c_long(first), ctypes.c_long(size_bytes))
 
 
 def aligned(size_bytes: int) -> int:
