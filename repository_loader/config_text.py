@@ -51,7 +51,7 @@ def parse_config_text(data: bytes, path: str) -> ConfigText:
         return ConfigText(path, None, positions, (Finding("error", path, line, column, message),))
 
     if len(data) > MAX_CONFIG_BYTES:
-        return failed(f"the file has {len(data)} bytes, more than the allowed {MAX_CONFIG_BYTES}")
+        return failed(f"the file has more than the allowed {MAX_CONFIG_BYTES} bytes")
     data = _STRING_OR_COMMENT.sub(_readable, data)
     try:
         text = data.decode("utf-8-sig")

@@ -117,7 +117,10 @@ def test_refuses_with_line_and_column(text: str | bytes, place: str, message: st
 def test_limits_the_size_of_a_file() -> None:
     comment = b"#" * (MAX_CONFIG_BYTES - 10)
     assert parse_config_text(b'name: "a"\n' + comment, "c").config is not None
-    assert parse_config_text(b'name: "a" \n' + comment, "c").config is None
+    larger = parse_config_text(b'name: "a" \n' + comment, "c")
+    assert larger.config is None
+    # Of one that is larger still, no more is read, so that its size is not known.
+    assert [finding.message for finding in larger.findings] == ["the file has more than the allowed 1048576 bytes"]
 
 
 LENIENT = {
