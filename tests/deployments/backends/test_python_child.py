@@ -1,6 +1,7 @@
 """What happens at the edges of the life of a model's process, and when there is no shared memory for it."""
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -243,6 +244,7 @@ def test_a_process_that_cannot_be_started_for_lack_of_descriptors_leaves_none_be
     order = order_of(written(tmp_path))
     Child(order, None, lambda batch: None, lambda: None).release()  # the thread that starts all processes runs now
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()  # what other tests have left may hold some
     before = len(os.listdir("/proc/self/fd"))
     refused = 0
     for more in range(1, 30):
