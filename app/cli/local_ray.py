@@ -157,7 +157,7 @@ def _require_machine() -> list[str]:
     Ray says so late, in many words or in none: a replica whose process finds no thread to start just stays LOADING.
     """
     from app.doctor.finding import ERROR, OK
-    from app.doctor.machine import loopback, open_files, shared_memory, temporary_files, threads
+    from app.doctor.machine import loopback, open_files, ray_room, shared_memory, temporary_files, threads
 
     if sys.flags.optimize > 1:
         raise StartFailed("PYTHONOPTIMIZE=2 leaves out docstrings, without which Ray does not start; set it to 1 or 0")
@@ -168,7 +168,7 @@ def _require_machine() -> list[str]:
     for found in (loopback(), shared_memory(), temporary_files(), open_files()):
         if found.level == ERROR:
             raise StartFailed(f"{found.check}: {found.text}")
-    return [f"{found.check}: {found.text}" for found in (temporary_files(), threads()) if found.level != OK]
+    return [f"{found.check}: {found.text}" for found in (temporary_files(), ray_room(), threads()) if found.level != OK]
 
 
 def cluster(options: RayOptions) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from deployments.ray_folder import ray_folder
 from deployments.replica.cuda_driver import NoGpuError, find_gpu
 
 _MIN_SHM_BYTES = 1 << 30
+_MIN_RAY_BYTES = 64 << 20
 _MIN_OPEN_FILES = 8192
 _OPEN_FILES = 65536
 _FILES_OF_RAY = 128
@@ -138,6 +139,20 @@ def ray_files() -> Finding:
     return Finding(WARNING, "ray files", f"{text}; set RAY_TMPDIR to a folder that only you can open")
 
 
+def ray_room() -> Finding:
+    """Whether there is room for what Ray keeps: without any nothing ends, but logs stay empty."""
+    folder = ray_folder().expanduser()
+    try:
+        free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.is_dir())).free
+    except OSError as error:
+        return Finding(WARNING, "ray room", f"{folder}: {error.strerror}")
+    text = f"{free >> 20} MiB are free for Ray's logs and sockets in {folder}"
+    if free < _MIN_RAY_BYTES:
+        hint = "without room logs stay empty and Ray's dashboard does not start; set RAY_TMPDIR to a folder with more"
+        return Finding(WARNING, "ray room", f"{text}; {hint}")
+    return Finding(OK, "ray room", text)
+
+
 def loopback() -> Finding:
     """Whether processes here reach each other by the network."""
     try:
@@ -192,6 +207,7 @@ CHECKS: Final = (
     shared_memory,
     temporary_files,
     ray_files,
+    ray_room,
     open_files,
     threads,
 )

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from app.doctor.machine import (
     open_rays,
     ray_files,
     ray_here,
+    ray_room,
     ray_token,
     shared_memory,
     temporary_files,
@@ -228,6 +230,23 @@ def test_a_folder_in_which_ray_has_other_users_write_is_named(
     tmp_path.chmod(mode)
     (tmp_path / "ray").mkdir()
     assert (ray_files().level, str(tmp_path / "ray") in ray_files().text) == (level, True)
+
+
+def test_a_folder_of_ray_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def usage(folder: Path, free: int) -> object:
+        asked.append(folder)
+        return shutil._ntuple_diskusage(1 << 40, 0, free)
+
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "to be made"))
+    folder = tmp_path / "to be made/ray"
+    monkeypatch.setattr(shutil, "disk_usage", partial(usage, free=64 << 20))
+    assert ray_room() == (OK, "ray room", f"64 MiB are free for Ray's logs and sockets in {folder}")
+    monkeypatch.setattr(shutil, "disk_usage", partial(usage, free=1 << 20))
+    found = ray_room()
+    assert (found.level, "1 MiB are free" in found.text, "set RAY_TMPDIR" in found.text) == (WARNING, True, True)
+    assert asked == [tmp_path, tmp_path]
 
 
 def test_nodes_that_differ_are_named_by_package() -> None:
