@@ -1,6 +1,7 @@
 """The Ray under `eagleray serve`: started here, or one that runs and is joined."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from deployments.ray_folder import ray_folder
 _RAY_START_S = 30
 """How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
 _LOOK_S = 0.25
+_USED_MEMORY = re.compile(r"[\d.]+\wB used / [\d.]+\wB limit")
 
 
 class StartFailed(Exception):
@@ -185,6 +187,18 @@ def cluster(options: RayOptions) -> dict[str, Any]:
         # None lets Ray take the next free port when 8265 is taken.
         "dashboard_port": options.dashboard_port or None,
     }
+
+
+def last_words(error: Exception) -> str:
+    """Return one sentence on an error that has come from Ray, or by it, while models loaded."""
+    from ray.exceptions import OutOfMemoryError
+
+    if isinstance(error, OutOfMemoryError):  # its own last words are on how to configure Ray
+        used = _USED_MEMORY.search(str(error))
+        text = f" ({used[0]})" if used else ""
+        return f"memory ran short{text}, and Ray ended processes of this server; end other programs, or give it more"
+    lines = str(error).strip().splitlines() or ["no reason given"]
+    return f"{type(error).__name__}: {lines[-1].strip()}"
 
 
 def explain(error: Exception, address: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from app.cli.console_pipe import ConsolePipe
-from app.cli.local_ray import LocalRay, RayOptions, StartFailed
+from app.cli.local_ray import LocalRay, RayOptions, StartFailed, last_words
 from app.cli.no_model import NO_MODEL
 from app.cli.ports import require_free, reserve
 from app.cli.progress import Progress, summary
@@ -91,8 +91,7 @@ class LocalServer:
                 self._shut_down()
                 if isinstance(error, StartFailed) or not isinstance(error, Exception):
                     raise
-                told = str(error).strip().splitlines() or ["no reason given"]
-                raise self._ray.failed(f"{type(error).__name__}: {told[-1].strip()}") from error
+                raise self._ray.failed(last_words(error)) from error
         if self._stop.made:
             self._shut_down()
             return 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 
-from app.cli.local_ray import LocalRay, RayOptions, StartFailed, _require_machine, cluster, explain
+from app.cli.local_ray import LocalRay, RayOptions, StartFailed, _require_machine, cluster, explain, last_words
 from tests.serving import EAGLERAY, environment, run
 
 
@@ -30,6 +30,27 @@ from tests.serving import EAGLERAY, environment, run
 )
 def test_failure_is_one_sentence(error: Exception, address: str, text: str) -> None:
     assert explain(error, address) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ray.exceptions.OutOfMemoryError(
+                "Task was killed due to the node running low on memory.\n"
+                "Memory on the node (IP: 127.0.0.1, ID: 72) was 22.78GB used / 23.54GB limit (0.967793)\n"
+                "Refer to the documentation on how to address the out of memory issue: https://docs.ray.io"
+            ),
+            "memory ran short (22.78GB used / 23.54GB limit), and Ray ended processes of this server; end other "
+            "programs, or give it more",
+        ),
+        (ValueError("several\n  lines \n"), "ValueError: lines"),
+        (ValueError(), "ValueError: no reason given"),
+    ],
+    ids=["memory", "lines", "nothing"],
+)
+def test_what_ends_a_start_while_models_load_is_one_sentence(error: Exception, text: str) -> None:
+    assert last_words(error) == text
 
 
 @pytest.mark.parametrize(
