@@ -181,7 +181,10 @@ def _repository(path: str, source: str) -> str:
         raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} is not a folder{hint}")
     if not os.access(path, os.R_OK | os.X_OK):
         raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} cannot be read: Permission denied")
-    return os.path.abspath(path)
+    absolute = os.path.abspath(path)
+    if (shown := os.fsencode(absolute).decode(errors="replace")) != absolute:
+        raise click.UsageError(f"{where}the path of the model repository {shown} is not UTF-8 text, as Ray's are")
+    return absolute
 
 
 class Commands(CommandList):

@@ -1,5 +1,6 @@
 """`serve --help` under headings."""
 
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -62,6 +63,14 @@ def test_several_repositories_in_one_flag_are_told_to_be_given_one_by_one(separa
     both = separator.join([str(tmp_path), "/nowhere"])
     done = CliRunner().invoke(main, ["plan", "--model-repository", both])
     told = f"the model repository {both} is not a folder; give --model-repository once for each of several"
+    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
+
+
+def test_a_repository_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"models\xff")
+    folder.mkdir()
+    done = CliRunner().invoke(main, ["serve", "--model-repository", str(folder)])
+    told = f"the path of the model repository {tmp_path}/models\ufffd is not UTF-8 text, as Ray's are"
     assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
 
 
