@@ -20,6 +20,7 @@ from repository_loader.model_files import is_ensemble
 from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
 from repository_loader.package import ModelPackage
+from repository_loader.packed_asks import PackedAsks
 from repository_loader.python_based_backend import weights_bytes
 from repository_loader.side_files import named_environment
 from repository_loader.snapshot import RepositoryModel, Snapshot
@@ -96,8 +97,9 @@ class _Planner:
         self._taken = [0.0] * facts.num_gpus
         self._taken_cpus = 0.0
         self._taken_memory_bytes = 0
-        # What the packed models ask for, CPUs and bytes, together.
-        self._packed_needs = (0.0, 0)
+        self._packed_asks = PackedAsks()
+        # The CPUs and bytes that their replicas reserve; what is kept for them without models does too.
+        self._packed_needs = (settings.num_cpus_per_replica if settings.keep_packed else 0.0, 0)
         self._kinds: dict[int, NodeNeeds] = {}
         self._ensembles: dict[str, str] = {}
         self._kept = {model.name for model in kept.embedded}
@@ -105,7 +107,9 @@ class _Planner:
             self._kept.update(model.name for model in deployment.models)
             if deployment.placement == "packed":
                 self._packed += deployment.models
-                self._packed_needs = _needs_of(deployment)
+                for model in deployment.models:
+                    self._packed_asks = self._packed_asks.beside(read_overrides(model.package.config))
+                self._packed_needs = self._packed_asks.needs(settings.num_cpus_per_replica)
             else:
                 self._add(deployment)
         self._kept.difference_update(again)
@@ -117,14 +121,16 @@ class _Planner:
             if not model.packages or model.name in self._kept or model.name in unplaced:
                 continue
             before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))
-            before_needs = (self._taken_cpus, self._taken_memory_bytes, self._packed_needs, dict(self._kinds))
+            before_needs = (self._taken_cpus, self._taken_memory_bytes, dict(self._kinds))
+            before_packed = (self._packed_asks, self._packed_needs)
             try:
                 self._check_steps(model, unplaced)
                 for package in model.packages:
                     self._place(package)
             except (_Unplaceable, OverrideError) as reason:
                 self._deployments, self._packed, self._embedded, self._taken = before
-                self._taken_cpus, self._taken_memory_bytes, self._packed_needs, self._kinds = before_needs
+                self._taken_cpus, self._taken_memory_bytes, self._kinds = before_needs
+                self._packed_asks, self._packed_needs = before_packed
                 unplaced[model.name] = str(reason)
         if self._packed or self._settings.keep_packed:
             self._deployments.append(self._packed_deployment())
@@ -168,14 +174,19 @@ class _Planner:
         if _shares_no_process(config, overrides, len(specs)):
             specs = own_processes(specs)
         model = replace(model, specs=specs)
-        (self._packed if placement == "packed" else self._embedded).append(model)
-        asked = (overrides.replicas, overrides.num_cpus, overrides.memory_bytes)
-        if placement == "packed" and (len(self._packed) == 1 or any(each is not None for each in asked)):
-            group = self._packed_deployment()
-            self._packed_needs = (0.0, 0)
-            self._check_memory(model.name, group.replica_count, group.reserved_memory_bytes)
-            self._check_cpus(model.name, group.replica_count, group.num_cpus)
-            self._packed_needs = _needs_of(group)
+        if placement == "packed":
+            self._pack(model, overrides)
+        else:
+            self._embedded.append(model)
+
+    def _pack(self, model: ModelPlan, overrides: Overrides) -> None:
+        self._packed.append(model)
+        asks, share = self._packed_asks.beside(overrides), self._settings.num_cpus_per_replica
+        if len(self._packed) == 1 or asks != self._packed_asks:
+            self._packed_asks, self._packed_needs = asks, (0.0, 0)
+            self._check_memory(model.name, asks.replica_count, asks.memory_bytes)
+            self._check_cpus(model.name, asks.replica_count, asks.cpus(share))
+            self._packed_needs = asks.needs(share)
 
     def _placement(
         self,
@@ -323,7 +334,6 @@ class _Planner:
         """One replica holds every packed model; replicas are the most that any of them asks for."""
         models = sorted(self._packed, key=lambda model: (model.name, model.version))
         overrides = [read_overrides(model.package.config) for model in models]
-        asked = sum(given.num_cpus or 0.0 for given in overrides)
         weights = sum(
             int(model.file_bytes * self._settings.memory_factor) if given.memory_bytes is None else given.memory_bytes
             for model, given in zip(models, overrides, strict=True)
@@ -333,8 +343,8 @@ class _Planner:
             PACKED_DEPLOYMENT,
             "packed",
             tuple(models),
-            max((given.replicas or 1 for given in overrides), default=1),
-            max(self._settings.num_cpus_per_replica, round(asked, 4)),
+            self._packed_asks.replica_count,
+            self._packed_asks.cpus(self._settings.num_cpus_per_replica),
             0.0,
             self._settings.memory_base_bytes + weights,
         )
