@@ -14,13 +14,14 @@ from repository_loader.backend_traits import traits_of
 from repository_loader.cluster_facts import ClusterFacts
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
-from repository_loader.ensemble_graph import step_models, steps_first, without_step
+from repository_loader.ensemble_graph import step_models, without_step
 from repository_loader.filled_batches import further_weights_bytes
 from repository_loader.model_files import is_ensemble
 from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
 from repository_loader.package import ModelPackage
 from repository_loader.packed_asks import PackedAsks
+from repository_loader.placement_order import placement_order
 from repository_loader.python_based_backend import weights_bytes
 from repository_loader.side_files import named_environment
 from repository_loader.snapshot import RepositoryModel, Snapshot
@@ -68,13 +69,15 @@ def make_plan(
     kept: Plan | None = None,
     again: Collection[str] = (),
     waits: Mapping[str, str] = _NONE,
+    former: Plan | None = None,
 ) -> Plan:
     """Place every loadable model. Pure but for the sizes of model files, which it asks the disk for.
 
     Models that are in `kept` already stay where they are; the others get what is left, and so do those named in
-    `again`, beside what `kept` still has of them. Those in `waits` get nothing, for these reasons.
+    `again`, beside what `kept` still has of them. Those in `waits` get nothing, for these reasons. What was isolated in
+    `former` comes first, lest it lose its place to another model that is placed again.
     """
-    return _Planner(settings, facts, kept or Plan(), again).plan(snapshot, waits)
+    return _Planner(settings, facts, kept or Plan(), again).plan(snapshot, waits, former or Plan())
 
 
 def prune(plan: Plan, keep: Callable[[ModelPlan], bool]) -> Plan:
@@ -114,10 +117,10 @@ class _Planner:
                 self._add(deployment)
         self._kept.difference_update(again)
 
-    def plan(self, snapshot: Snapshot, waits: Mapping[str, str]) -> Plan:
+    def plan(self, snapshot: Snapshot, waits: Mapping[str, str], former: Plan) -> Plan:
         unplaced = {name: reason for name, reason in waits.items() if name in snapshot.models}
         self._ensembles = self._packed_ensembles(snapshot)
-        for model in _dependencies_first(snapshot.models):
+        for model in placement_order(snapshot.models, former):
             if not model.packages or model.name in self._kept or model.name in unplaced:
                 continue
             before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))
@@ -471,13 +474,3 @@ def _with(needs: NodeNeeds) -> str:
 
 def _by_version(deployment: DeploymentPlan) -> tuple[str, int, str]:
     return deployment.app_name, min((model.version for model in deployment.models), default=0), deployment.name
-
-
-def _dependencies_first(models: Mapping[str, RepositoryModel]) -> list[RepositoryModel]:
-    """Return models so that an ensemble comes after the models of its steps; cycles have no packages by now."""
-
-    def steps(name: str) -> list[str]:
-        packages = models[name].packages
-        return [step for step in step_models(packages[-1].config) if step in models] if packages else []
-
-    return [models[name] for name in steps_first(models, steps)]

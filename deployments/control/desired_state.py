@@ -442,7 +442,11 @@ def replanned(options: ControllerOptions, desired: DesiredState, snapshot: Snaps
     stays = prune(desired.plan, lambda model: model.name in snapshot.models and (model.name, model.version) not in new)
     facts = desired.facts
     return beside_former(
-        desired.plan, new, stays, facts, lambda kept: make_plan(snapshot, options.plan, facts, kept, again, waits)
+        desired.plan,
+        new,
+        stays,
+        facts,
+        lambda kept: make_plan(snapshot, options.plan, facts, kept, again, waits, desired.plan),
     )
 
 
@@ -461,7 +465,7 @@ def _tidy(
         if name in placed and any(package not in placed[name] for package in model.packages)
     }
     kept = prune(kept, lambda model: model.name not in lost)
-    return make_plan(snapshot, options.plan, desired.facts, kept, waits=waits or {})
+    return make_plan(snapshot, options.plan, desired.facts, kept, waits=waits or {}, former=desired.plan)
 
 
 def _placed(plan: Plan) -> dict[str, list[ModelPackage]]:

@@ -20,7 +20,7 @@ from deployments.control.gone_versions import left_out
 from deployments.control.postponed import Postponed, reasons_of, waiting_ensembles
 from repository_loader.deployment_plan import Plan
 from repository_loader.ensemble_graph import linked
-from repository_loader.plan import prune
+from repository_loader.plan import make_plan, prune
 from repository_loader.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: Des
         fresh: what was read and placed under the new ones.
     """
     former = _served(options, former)
+    fresh = replace(fresh, plan=make_plan(fresh.snapshot, options.plan, fresh.facts, former=former.plan))
     nonce = secrets.token_hex(4)
     postponed = tuple(_postponed(options, former, fresh, nonce))
     for some in (postponed, tuple(group for group in postponed if not group.can_be_read), ()):

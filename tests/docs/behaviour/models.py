@@ -40,6 +40,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "So do Python models, and those with a library": (
         AUTO_PLACEMENT + "test_python_models_that_find_no_cpus_are_packed",
     ),
+    "Where several are loaded at once, or deployed anew": (
+        "deployments/control/test_full_cluster.py::test_models_that_change_together_stay_where_they_are_each",
+        "deployments/control/test_full_cluster.py::test_models_stay_where_they_are_when_they_are_deployed_anew",
+    ),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
     "An embedded model is READY when an ingress serves it": (
         "deployments/control/test_model_table.py::"
