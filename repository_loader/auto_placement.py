@@ -25,7 +25,7 @@ def place_automatically(
     """Return `isolated` for what has a reason to be alone and `packed` for the rest, each with the reason.
 
     `ensemble` is one that is packed and has the model as a step, "" if there is none. Where the cluster has no `room`
-    for a replica more, models are packed that would be alone only for the sake of others.
+    for a replica more, models are packed that would be alone only for the sake of others and reserve no memory.
     """
     if any(part.gpu is not None for part in parts):
         return "isolated", "runs on a GPU"
@@ -41,7 +41,9 @@ def place_automatically(
         return "packed", "an ensemble has no weights and no code"
     why = _why_alone(config, overrides, file_bytes, ensemble)
     if why:
-        return ("isolated", why) if room else ("packed", f"{why}, but the cluster has no room for a replica more")
+        # Memory that Ray reserves makes another replica of the packed one, for which a full cluster has no room.
+        alone = room or overrides.memory_bytes is not None
+        return ("isolated", why) if alone else ("packed", f"{why}, but the cluster has no room for a replica more")
     return "packed", "small and on the CPU" if traits_of(config).bounded else f"a step of ensemble '{ensemble}'"
 
 

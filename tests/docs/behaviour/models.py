@@ -40,6 +40,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "So do Python models, and those with a library": (
         AUTO_PLACEMENT + "test_python_models_that_find_no_cpus_are_packed",
     ),
+    "but those that set `eagleray.memory_bytes` wait": (AUTO_PLACEMENT + "test_what_is_to_be_alone_waits_for_cpus",),
     "Where several are loaded at once, or deployed anew": (
         "deployments/control/test_full_cluster.py::test_models_that_change_together_stay_where_they_are_each",
         "deployments/control/test_full_cluster.py::test_models_stay_where_they_are_when_they_are_deployed_anew",
