@@ -42,7 +42,7 @@ def beside_former(
     deployments, embedded = (*stays.deployments, *former.deployments), (*stays.embedded, *former.embedded)
     both = make(replace(stays, deployments=deployments, embedded=embedded))
     alike = both.unplaced == plan.unplaced and _places(both) == places
-    return both if alike and _has_room(before, both, facts) else plan
+    return both if alike and has_room(before, both, facts) else plan
 
 
 def without_former(plan: Plan, names: Collection[str]) -> Plan:
@@ -70,7 +70,7 @@ def _version(model: ModelPlan) -> Version:
     return model.name, model.version
 
 
-def _has_room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
+def has_room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
     """Whether all replicas, as many as there may be, find a node with the CPUs and the memory that they reserve.
 
     Those of a deployment that reserves other amounts from now on go only once Serve has started their successors.

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from ray import serve
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
+from deployments.control.former_places import has_room
 from deployments.control.group_deployment import deployment_options, group_application, user_config, waits_s
 from deployments.control.trial_parts import may_come_back
 from deployments.replica.hosted_model import Packages, packages_by_name
@@ -166,7 +167,8 @@ class Reconciler:
                 continue
             packed = {model.name for model in models if model.placement == "packed"}
             wanted[app] = _Deployed(tuple(group), options, now_s, not packed.isdisjoint(desired.on_trial))
-            application = group_application(options, group, self._options, self._count)
+            sizes = self._with_room(app, options, desired)
+            application = group_application(sizes, group, self._options, self._count)
             scaled = any(plan.autoscaling is not None for plan in group)
             targets.append(serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled))
         if targets:
@@ -177,6 +179,23 @@ class Reconciler:
         self._end(ending - self._later)
         self._unfinished = False
         return refused
+
+    def _with_room(
+        self, app: str, options: Sequence[dict[str, Any]], desired: DesiredState
+    ) -> Sequence[dict[str, Any]]:
+        """Have replicas that ask for other resources, and find no room beside those that they replace, take theirs.
+
+        Serve would wait for room for ever, and change nothing of what the old ones have loaded meanwhile.
+        """
+        deployed = self._deployed.get(app)
+        if deployed is None:
+            return options
+        before = {each["name"]: each["ray_actor_options"] for each in deployed.options}
+        other = {each["name"] for each in options if each["ray_actor_options"] != before.get(each["name"])}
+        resized = tuple(plan for plan in deployed.plans if plan.name in other)
+        if not resized or has_room(Plan(resized), desired.plan, desired.facts):
+            return options
+        return [{**each, "max_surge_percent": 0} if each["name"] in other else each for each in options]
 
     def _options_of(
         self,

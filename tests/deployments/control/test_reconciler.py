@@ -27,6 +27,7 @@ class Serve:
 
     def __init__(self) -> None:
         self.applications: dict[str, Any] = {}
+        self.deployed: list[Any] = []
         self.deploying, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
@@ -35,6 +36,7 @@ class Serve:
         assert self.go_on.wait(10)
         for target in targets:
             self.applications[target.name] = []
+            self.deployed.append(target.target)
 
     def settle(self, owner: str = "eagleray") -> None:
         for name, deployments in self.applications.items():
@@ -237,3 +239,17 @@ def test_loads_of_packed_models_are_gathered_while_others_load_but_not_for_long(
     now_s += 2
     assert deployed(reconciler.end_due) == ["eagleray-packed"] and not reconciler.ends_later
     assert deployed(reconciler.end_due) == []
+
+
+@pytest.mark.parametrize(("before", "after", "surge"), [("1", "2", 100), ("3", "2", 0), ("2.5", "2.5", 100)])
+def test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_is_no_room_for_both(
+    serving: Serve, tmp_path: Path, before: str, after: str, surge: int
+) -> None:
+    repository, _, reconciler = started(tmp_path)
+    repository.configure("m", CPUS % before)
+    reconciler.reconcile(repository.read())
+    serving.settle()
+    repository.configure("m", CPUS % after + " max_batch_size: 2")
+    reconciler.reconcile(repository.read())
+    surges = [each._bound_deployment._deployment_config.max_surge_percent for each in serving.deployed]
+    assert surges == [100, surge]

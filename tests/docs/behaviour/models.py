@@ -210,6 +210,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_desired_state.py::test_a_model_for_which_there_is_no_room_twice_goes_first",
         "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
     ),
+    "So does a replica that is to ask for other resources": (
+        "deployments/control/test_reconciler.py::"
+        "test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_is_no_room_for_both",
+    ),
     "When any version of a load fails": (RELOADS + "test_what_served_serves_on_when_its_successor_does_not_load",),
     "Of what is loaded together": (
         "deployments/replica/test_put_back.py::"
