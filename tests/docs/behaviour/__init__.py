@@ -4,10 +4,11 @@ A key is words that one sentence (or row of a table) of the page holds, a value 
 `path::function` below `tests/`. Whoever writes a sentence names its test here.
 """
 
-from tests.docs.behaviour import deployments, faults, models, operation, requests, schedulers, stopping
+from tests.docs.behaviour import deployments, faults, models, operation, placement, requests, schedulers, stopping
 
 TESTS = (
     requests.TESTS
+    | placement.TESTS
     | models.TESTS
     | schedulers.TESTS
     | faults.TESTS
