@@ -36,7 +36,11 @@ ON_HEAD: Final = {HEAD_NODE_RESOURCE_NAME: 0.001}
 OWNER_KEY: Final = "eagleray_owner"
 """Where the `user_config` of a deployment of Eagleray's names the Serve application on whose behalf it runs."""
 
-FAILED: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
+HEALTHY: Final = "HEALTHY"
+"""State of a deployment that has the replicas which it should have."""
+DEPLOY_FAILED: Final = "DEPLOY_FAILED"
+"""That of one for which Serve starts no more replicas."""
+FAILED: Final = frozenset({DEPLOY_FAILED, "UNHEALTHY"})
 """States of deployments whose replicas do not start, or no longer serve."""
 UPDATING: Final = "UPDATING"
 """That of a deployment whose replicas are being changed."""

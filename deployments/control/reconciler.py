@@ -16,6 +16,9 @@ from deployments.control.group_deployment import deployment_options, group_appli
 from deployments.control.trial_parts import may_come_back
 from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import (
+    DEPLOY_FAILED,
+    HEALTHY,
+    DeploymentState,
     application_owners,
     application_states,
     delete_applications,
@@ -27,6 +30,8 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
+_AGAIN_S: Final = 10.0
+"""How long after it was deployed an application is deployed again whose replicas fail to start, though they ran."""
 _GATHER_S: Final = 2.0
 """For how long at most loads of packed models are gathered while their replicas take others."""
 
@@ -84,6 +89,8 @@ class Reconciler:
         self._turn = threading.Lock()
         self._desired: DesiredState | None = None
         self._deployed: dict[str, _Deployed] = {}
+        self._ran: dict[str, list[dict[str, Any]]] = {}
+        """With what options applications had replicas that ran, in all that they were deployed with last."""
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
@@ -236,7 +243,8 @@ class Reconciler:
     def must_deploy(self) -> bool:
         """Whether an application of the plan is not there, and its name was free, or another's, at the last look too.
 
-        `serve.delete` looks once a second whether an application has gone: it would wait for what took its name.
+        `serve.delete` looks once a second whether an application has gone: it would wait for what took its name. And
+        whether one has ended up without replicas, see `_given_up`.
         """
         with self._turn:
             states = application_states()
@@ -244,7 +252,27 @@ class Reconciler:
             if lost - self._due:
                 logger.warning("somebody has ended the Serve applications %s", sorted(lost - self._due))
             before, self._due = self._due, frozenset(lost | (self._refused - states.keys()))
-            return not self._due.isdisjoint(before)
+            given_up = self._given_up(states)
+            for app in given_up:
+                logger.warning("Serve has given up the replicas of '%s', which ran before; it is deployed again", app)
+                del self._deployed[app]
+            return bool(given_up) or not self._due.isdisjoint(before)
+
+    def _given_up(self, states: Mapping[str, Mapping[str, DeploymentState]]) -> list[str]:
+        """Return the applications whose replicas Serve starts no more, though as they are deployed they ran.
+
+        It tries once as long as it knows of none that ran, and that its controller forgets when it dies.
+        """
+        found, now_s = [], time.monotonic()
+        for app, deployed in self._deployed.items():
+            if any(plan.autoscaling is not None for plan in deployed.plans):
+                continue  # it may have none, and has some started while somebody asks
+            statuses = {state.status for state in states.get(app, {}).values()}
+            if statuses == {HEALTHY}:
+                self._ran[app] = deployed.options
+            elif statuses == {DEPLOY_FAILED} and self._ran.get(app) == deployed.options:
+                found += [app] if now_s - deployed.since_s > _AGAIN_S else []
+        return found
 
     def _note_needed(self, plan: Plan) -> None:
         """Take what has changed since the last plan."""
@@ -370,6 +398,7 @@ class Reconciler:
         delete_applications(names)
         for name in names:
             self._deployed.pop(name, None)
+            self._ran.pop(name, None)
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
             self._later.discard(name)

@@ -28,6 +28,7 @@ class Serve:
     def __init__(self) -> None:
         self.applications: dict[str, Any] = {}
         self.deployed: list[Any] = []
+        self.status = ""
         self.deploying, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
@@ -52,7 +53,9 @@ class Serve:
         }
 
     def list_serve_statuses(self) -> list[Any]:
-        return [SimpleNamespace(name=name, deployment_statuses=[]) for name in self.applications]
+        said = SimpleNamespace(name="v1", status=SimpleNamespace(value=self.status), message="")
+        statuses = [said] if self.status else []
+        return [SimpleNamespace(name=name, deployment_statuses=statuses) for name in self.applications]
 
     def delete_apps(self, names: list[str], blocking: bool) -> None:
         for name in names:
@@ -126,6 +129,31 @@ def test_a_name_is_free_once_whoever_deleted_its_application_has_seen_that_it_ha
     del serving.applications["m"]
     assert [reconciler.must_deploy() for _ in range(2)] == [False, True]
     assert reconciler.reconcile(desired) == {}
+    assert not reconciler.must_deploy()
+
+
+def test_what_ran_and_has_been_given_up_by_serve_is_deployed_again_until_it_runs(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller of Serve's that has just started tries once where it finds no replica."""
+    now_s = 100.0
+    monkeypatch.setattr(reconciler_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    _, desired, reconciler = started(tmp_path)
+    reconciler.reconcile(desired)
+    serving.settle()
+    now_s, serving.status = 200.0, "DEPLOY_FAILED"
+    assert not any(reconciler.must_deploy() for _ in range(3))  # it has never run
+    serving.status = "HEALTHY"
+    assert not reconciler.must_deploy()
+    serving.status = "DEPLOY_FAILED"
+    for again in range(1, 4):
+        assert reconciler.must_deploy()
+        reconciler.reconcile(desired)
+        serving.settle()
+        assert len(serving.deployed) == 1 + again
+        assert not any(reconciler.must_deploy() for _ in range(3))  # a moment ago
+        now_s += 11
+    reconciler.end_all()
     assert not reconciler.must_deploy()
 
 

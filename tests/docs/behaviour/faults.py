@@ -109,6 +109,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "While one of several replicas is replaced": (
         FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
     ),
+    "What Serve gives up though it ran": (
+        "deployments/control/test_reconciler.py::"
+        "test_what_ran_and_has_been_given_up_by_serve_is_deployed_again_until_it_runs",
+        FAULTS + "test_models_are_back_though_the_controller_of_serve_died_with_their_replica",
+    ),
     "While new replicas fail": (
         "deployments/control/test_status_reader.py::"
         "test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index",

@@ -150,21 +150,41 @@ def test_a_request_that_ends_the_only_replica_gets_500_and_no_other_fails(server
 )
 def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, title: str) -> None:
     """Long enough for Serve to call the deployment unhealthy, and for the controller to hear of it."""
-    ready = {
-        name for name in ("lone", "digits_preprocess", "digits_pipeline", "simple") if state(server, name) == "READY"
-    }
-    deadline = time.monotonic() + 8.0
+    ready = ready_models(server)
+    kill_for(server, title, 8.0)
+    wait_until(lambda: ready_models(server) == ready, "READY in the index", 60.0)
+    wait_until(lambda: server.get("/v2/models/digits_pipeline/ready").status == 200, "the ensemble")
+    assert state(server, "broken_dependent") == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("server", ["packed"], indirect=True, scope="package")
+def test_models_are_back_though_the_controller_of_serve_died_with_their_replica(server: Server) -> None:
+    """The next one knows of no replica that ran, and gives up as soon as one fails to start."""
+    ready = ready_models(server)
+    kill(server, "ray::ServeController")
+    kill_for(server, "ray::ServeReplica:eagleray-packed", 4.0)
+    wait_until(lambda: ready_models(server) == ready, "READY in the index", 60.0)
+
+
+def ready_models(server: Server) -> set[str]:
+    names = ("lone", "digits_preprocess", "digits_pipeline", "simple")
+    return {name for name in names if state(server, name) == "READY"}
+
+
+def kill(server: Server, title: str) -> None:
+    for process in server.descendants():
+        if title_of(process).startswith(title):
+            process.kill()
+
+
+def kill_for(server: Server, title: str, time_s: float) -> None:
+    deadline = time.monotonic() + time_s
 
     def over() -> bool:
-        for process in server.descendants():
-            if title_of(process).startswith(title):
-                process.kill()
+        kill(server, title)
         return time.monotonic() > deadline
 
     wait_until(over, "the end of the killing")
-    wait_until(lambda: all(state(server, name) == "READY" for name in ready), "READY in the index", 60.0)
-    wait_until(lambda: server.get("/v2/models/digits_pipeline/ready").status == 200, "the ensemble")
-    assert state(server, "broken_dependent") == "UNAVAILABLE"
 
 
 def controller_pid(server: Server) -> int:
