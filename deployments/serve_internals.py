@@ -40,7 +40,9 @@ HEALTHY: Final = "HEALTHY"
 """State of a deployment that has the replicas which it should have."""
 DEPLOY_FAILED: Final = "DEPLOY_FAILED"
 """That of one for which Serve starts no more replicas."""
-FAILED: Final = frozenset({DEPLOY_FAILED, "UNHEALTHY"})
+UNHEALTHY: Final = "UNHEALTHY"
+"""That of one that had them, and lacks some; Serve starts others."""
+FAILED: Final = frozenset({DEPLOY_FAILED, UNHEALTHY})
 """States of deployments whose replicas do not start, or no longer serve."""
 UPDATING: Final = "UPDATING"
 """That of a deployment whose replicas are being changed."""

@@ -18,6 +18,7 @@ from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import (
     DEPLOY_FAILED,
     HEALTHY,
+    UNHEALTHY,
     DeploymentState,
     application_owners,
     application_states,
@@ -30,6 +31,7 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
+_TRIES: Final = "max_constructor_retry_count"
 _AGAIN_S: Final = 10.0
 """How long after it was deployed an application is deployed again whose replicas fail to start, though they ran."""
 _GATHER_S: Final = 2.0
@@ -90,7 +92,9 @@ class Reconciler:
         self._desired: DesiredState | None = None
         self._deployed: dict[str, _Deployed] = {}
         self._ran: dict[str, list[dict[str, Any]]] = {}
-        """With what options applications had replicas that ran, in all that they were deployed with last."""
+        """With what options the replicas of applications ran last."""
+        self._retries: dict[str, int] = {}
+        """How often applications were deployed again, as Serve had given them up."""
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
@@ -212,11 +216,14 @@ class Reconciler:
         traffic: Mapping[str, Traffic],
     ) -> dict[str, Any]:
         slow_end = plan.place in self._end_slowly
-        return deployment_options(plan, packages, self._options, places, self._owner, traffic, slow_end=slow_end)
+        options = deployment_options(plan, packages, self._options, places, self._owner, traffic, slow_end=slow_end)
+        # Serve takes no notice of what is deployed as it was before.
+        return {**options, _TRIES: options[_TRIES] + self._retries.get(plan.app_name, 0)}
 
     def replicas_told(self, apps: Collection[str]) -> None:
         """Note that the replicas of packed models have said what they have loaded, and that Serve changes none."""
         self._told_s = {**self._told_s, **dict.fromkeys(apps, time.monotonic())}
+        self._ran |= {app: self._deployed[app].options for app in apps if app in self._deployed}
 
     def _gathers_until_s(self, app: str) -> float:
         """Return until when what changes in an application is gathered, so that one deployment brings it all.
@@ -255,7 +262,8 @@ class Reconciler:
             given_up = self._given_up(states)
             for app in given_up:
                 logger.warning("Serve has given up the replicas of '%s', which ran before; it is deployed again", app)
-                del self._deployed[app]
+                self._retries[app] = self._retries.get(app, 0) + 1
+                self._ran[app] = [{**each, _TRIES: each[_TRIES] + 1} for each in self._ran[app]]
             return bool(given_up) or not self._due.isdisjoint(before)
 
     def _given_up(self, states: Mapping[str, Mapping[str, DeploymentState]]) -> list[str]:
@@ -268,7 +276,7 @@ class Reconciler:
             if any(plan.autoscaling is not None for plan in deployed.plans):
                 continue  # it may have none, and has some started while somebody asks
             statuses = {state.status for state in states.get(app, {}).values()}
-            if statuses == {HEALTHY}:
+            if statuses and statuses <= {HEALTHY, UNHEALTHY}:
                 self._ran[app] = deployed.options
             elif statuses == {DEPLOY_FAILED} and self._ran.get(app) == deployed.options:
                 found += [app] if now_s - deployed.since_s > _AGAIN_S else []
@@ -399,6 +407,7 @@ class Reconciler:
         for name in names:
             self._deployed.pop(name, None)
             self._ran.pop(name, None)
+            self._retries.pop(name, None)
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
             self._later.discard(name)

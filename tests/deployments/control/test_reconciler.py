@@ -153,6 +153,8 @@ def test_what_ran_and_has_been_given_up_by_serve_is_deployed_again_until_it_runs
         assert len(serving.deployed) == 1 + again
         assert not any(reconciler.must_deploy() for _ in range(3))  # a moment ago
         now_s += 11
+    tries = [each._bound_deployment._deployment_config.max_constructor_retry_count for each in serving.deployed]
+    assert tries == [1, 2, 3, 4]  # else Serve would take no notice
     reconciler.end_all()
     assert not reconciler.must_deploy()
 
