@@ -87,7 +87,8 @@ class Settings(BaseModel):
     placement: PlacementChoice = Field(
         "auto",
         description="Where models run: isolated, each version in a deployment of its own; packed, many in one; "
-        "embedded, in the ingress itself; auto isolates what has a reason and packs the rest.",
+        "embedded, in the ingress itself; auto isolates what has a reason, as far as there is room, and packs the "
+        "rest.",
     )
     ingresses_per_node: int = Field(
         0,

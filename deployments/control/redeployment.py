@@ -39,6 +39,7 @@ def beside_what_ran(options: ControllerOptions, former: DesiredState, fresh: Des
         fresh: what was read and placed under the new ones.
     """
     former = _served(options, former)
+    # Again, as only now it is known what was isolated: that keeps its place where there is not room for all.
     fresh = replace(fresh, plan=make_plan(fresh.snapshot, options.plan, fresh.facts, former=former.plan))
     nonce = secrets.token_hex(4)
     postponed = tuple(_postponed(options, former, fresh, nonce))

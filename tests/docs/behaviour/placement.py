@@ -18,6 +18,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
     "So do Python models, and those with a library": (
         AUTO_PLACEMENT + "test_python_models_that_find_no_cpus_are_packed",
+        AUTO_PLACEMENT + "test_python_models_leave_half_of_the_memory",
     ),
     "but those that set `eagleray.memory_bytes` wait": (AUTO_PLACEMENT + "test_what_is_to_be_alone_waits_for_cpus",),
     "Where several are loaded at once, or deployed anew": (
