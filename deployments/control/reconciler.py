@@ -99,8 +99,10 @@ class Reconciler:
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
         self._packages = Packages()
-        self._needed: dict[str, _Needed] = {}
-        """What may still be asked, by the step's application."""
+        self._needed: dict[tuple[str, str], _Needed] = {}
+        """What may still be asked, by a step's application and its name."""
+        self._kept: frozenset[tuple[str, str]] = frozenset()
+        """Those of them that packed replicas have beside what the plan holds."""
         self._refused: frozenset[str] = frozenset()
         """Applications that were not deployed, as somebody else's have their names."""
         self._due: frozenset[str] = frozenset()
@@ -143,18 +145,19 @@ class Reconciler:
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
         self._deployed = {app: self._deployed[app] for app in kept}
         self._former = {app for app in self._former if app in owners and self._is_own(app, owners)}
-        packages = packages_by_name(desired.plan, may_come_back(desired))
+        self._note_needed(desired.plan)
+        whole = self._with_needed(desired.plan)
+        packages = packages_by_name(whole, may_come_back(desired))
         places, traffic = _places(desired.plan), desired.traffic
-        packages.take_told(self._packages, desired.plan)
+        packages.take_told(self._packages, whole)
         self._packages = packages
         refused = self._refusals(desired, owners)
         targets: list[serve.RunTarget] = []
         wanted: dict[str, _Deployed] = {}
         now_s, self._gathered = time.monotonic(), set()
-        self._note_needed(desired.plan)
         self._leaving = self._still_leaving(desired)
         groups: dict[str, list[DeploymentPlan]] = {}
-        for plan in (*(each.plan for each in self._leaving.values()), *desired.plan.deployments):
+        for plan in (*(each.plan for each in self._leaving.values()), *whole.deployments):
             groups.setdefault(plan.app_name, []).append(plan)
         for app, group in groups.items():
             if app in refused:
@@ -186,7 +189,7 @@ class Reconciler:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
         self._deployed |= wanted
         ending = (self._deployed.keys() | self._former) - groups.keys()
-        self._later = ending & self._needed.keys()
+        self._later = ending & {app for app, _ in self._needed}
         self._end(ending - self._later)
         self._unfinished = False
         return refused
@@ -286,28 +289,48 @@ class Reconciler:
         """Take what has changed since the last plan."""
         now_s = time.monotonic()
         self._put_off(now_s)
-        self._needed = {name: needed for name, needed in self._needed.items() if needed.until_s > now_s}
+        self._needed = {step: needed for step, needed in self._needed.items() if needed.until_s > now_s}
         if self._plan is not None:
             until_s, last_s = now_s + self._options.drain_timeout_s, now_s + self._options.unload_timeout_s
-            for name, by in _asked_no_longer(self._plan, plan).items():
-                before = self._needed[name].by if name in self._needed else frozenset()
-                self._needed[name] = _Needed(until_s, last_s, before.union(by))
+            for step, by in _asked_no_longer(self._plan, plan).items():
+                before = self._needed[step].by if step in self._needed else frozenset()
+                self._needed[step] = _Needed(until_s, last_s, before.union(by))
         self._plan = plan
+
+    def _with_needed(self, plan: Plan) -> Plan:
+        """Return a plan with the steps besides that packed replicas have, and that are needed."""
+        placed = {model.name for model in plan.models}
+        kept: set[tuple[str, str]] = set()
+        deployments = []
+        for deployment in plan.deployments:
+            app = deployment.app_name
+            if deployment.placement == "packed" and app in self._deployed:
+                models = [model for each in self._deployed[app].plans for model in each.models]
+                more = [model for model in models if (app, model.name) in self._needed and model.name not in placed]
+                kept.update((app, model.name) for model in more)
+                deployment = replace(deployment, models=(*deployment.models, *more))
+            deployments.append(deployment)
+        self._kept = frozenset(kept)
+        return replace(plan, deployments=tuple(deployments))
 
     def _put_off(self, now_s: float) -> None:
         """Have steps whose time has come stay where an ensemble that may ask them still answers what it has taken."""
-        due = {name: each for name, each in self._needed.items() if name in self._later and each.until_s <= now_s}
+        due = {step: self._needed[step] for step in self._staying() if self._needed[step].until_s <= now_s}
         asking = {place for each in due.values() if now_s < each.last_s for place in each.by}
         leaving = {place for place in asking if place in self._leaving or place[0] in self._later}
         still = {*leaving, *self._answering(asking - leaving)}
-        for name, each in due.items():
+        for step, each in due.items():
             if now_s < each.last_s and not each.by.isdisjoint(still):
-                self._needed[name] = replace(each, until_s=min(now_s + _LOOK_S, each.last_s))
+                self._needed[step] = replace(each, until_s=min(now_s + _LOOK_S, each.last_s))
+
+    def _staying(self) -> list[tuple[str, str]]:
+        """Return the steps that are there although the plan holds them no longer."""
+        return [step for step in self._needed if step in self._kept or step[0] in self._later]
 
     def _still_leaving(self, desired: DesiredState) -> dict[Place, _Leaving]:
         """Return what the plan no longer holds and is busy, of what was deployed and nobody needs any more."""
         kept = {plan.place for plan in desired.plan.deployments}
-        needed = self._needed.keys() - desired.applications().keys()
+        needed = {app for app, _ in self._needed} - desired.applications().keys()
         now_s = time.monotonic()
         gone = {
             (app, plan.name): (plan, options)
@@ -345,7 +368,7 @@ class Reconciler:
     @property
     def ends_later(self) -> bool:
         """Whether something is left for `end_due`."""
-        return bool(self._later or self._leaving or self._gathered or self._unfinished)
+        return bool(self._later or self._kept or self._leaving or self._gathered or self._unfinished)
 
     def end_due(self) -> None:
         """End the steps whose time has come, and what leaves and has nothing under way, or is in the way of others."""
@@ -353,10 +376,10 @@ class Reconciler:
             now_s = time.monotonic()
             if (self._leaving or self._later) and self._lacks_room():
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
-                self._needed = {name: replace(each, last_s=now_s) for name, each in self._needed.items()}
+                self._needed = {step: replace(each, last_s=now_s) for step, each in self._needed.items()}
             self._put_off(now_s)
             due = self._unfinished or any(self._gathers_until_s(app) <= now_s for app in self._gathered)
-            due |= any(self._needed[name].until_s <= now_s for name in self._later)
+            due |= any(self._needed[step].until_s <= now_s for step in self._staying())
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
             expected = self._expected({place: each.plan for place, each in self._leaving.items()})
             if self._desired is not None and (due or overdue or self._busy(expected).keys() != expected.keys()):
@@ -421,19 +444,25 @@ def _is_gone(found: Mapping[str, Any] | None, deployed: _Deployed) -> bool:
     return found is None or (bool(found) and found.keys().isdisjoint(plan.name for plan in deployed.plans))
 
 
-def _asked_no_longer(before: Plan, after: Plan) -> dict[str, set[Place]]:
-    """Return what runs steps of ensembles which have gone, or have those steps no longer, with where they have run."""
+def _asked_no_longer(before: Plan, after: Plan) -> dict[tuple[str, str], set[Place]]:
+    """Return the steps that ran, where these or their ensembles do no longer, each with where the ensembles have run.
+
+    A process that has both sees to it itself.
+    """
     places = _places(before)
-    asked: dict[str, set[Place]] = {}
+    asked: dict[tuple[str, str], set[Place]] = {}
     for ensemble, step in _steps(before) - _steps(after):
-        for app, _ in places.get(step, ()):
-            asked.setdefault(app, set()).update(places.get(ensemble, ()))
+        by = set(places.get(ensemble, ()))
+        for place in places.get(step, ()):
+            if by != {place}:
+                asked.setdefault((place[0], step), set()).update(by)
     return asked
 
 
 def _steps(plan: Plan) -> set[tuple[str, str]]:
-    """Return the ensembles of a plan, each with every one of its steps."""
-    return {(model.name, step) for model in plan.models for step in model.dependencies}
+    """Return the ensembles of a plan, each with every one of its steps that has a place."""
+    placed = {model.name for model in plan.models}
+    return {(model.name, step) for model in plan.models for step in model.dependencies if step in placed}
 
 
 def _places(plan: Plan) -> dict[str, list[Place]]:

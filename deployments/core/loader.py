@@ -176,7 +176,7 @@ def assemble(
 
     if is_ensemble(package.config):
         ensemble = ensemble_scheduler(package.config, step_signatures or {}, router, statistics, clock)
-        return ModelVersion(package, signature, statistics, cached(ensemble), None, clock)
+        return ModelVersion(package, signature, statistics, cached(ensemble), None, clock, running=ensemble.running)
     if package.config.HasField("sequence_batching"):
         pools = PoolGroup([pool_of([instance]) for instance in prepared.instances])
         sequences = SequenceScheduler(package.config, pools.pools, statistics, clock, prepared.states)

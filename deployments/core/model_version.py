@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from deployments.core.clock import Clock
@@ -30,8 +30,8 @@ class ModelVersion:
     """A model version with its scheduler, its instances and its statistics.
 
     `submit` takes a request whose outcomes all come through its `reply`, and `cancel` gives one up; both are the
-    scheduler's own methods. `pool` is None for an ensemble, `passive` has the instances that get no requests. `older`
-    is the same with the instances of before, in which sequences go on.
+    scheduler's own methods. `pool` is None for an ensemble, whose requests under way are `running`; `passive` has the
+    instances that get no requests. `older` is the same with the instances of before, in which sequences go on.
     """
 
     __slots__ = (
@@ -44,6 +44,7 @@ class ModelVersion:
         "older",
         "package",
         "pool",
+        "running",
         "scheduler",
         "signature",
         "statistics",
@@ -60,6 +61,7 @@ class ModelVersion:
         pool: InstancePool | PoolGroup | None,
         clock: Clock,
         passive: InstancePool | None = None,
+        running: Collection[InferRequest] = (),
     ) -> None:
         self.package = package
         self.signature = signature
@@ -67,6 +69,7 @@ class ModelVersion:
         self.statistics = statistics
         self.scheduler = scheduler
         self.pool = pool
+        self.running = running
         self.streams = ResponseStreams(statistics, clock) if signature.decoupled else None
         self.submit: Callable[[InferRequest], None] = scheduler.submit if self.streams is None else self._submit_stream
         self.cancel: Callable[[InferRequest], None] = scheduler.cancel

@@ -10,7 +10,7 @@ from typing import Any, cast
 from deployments.backends.python import metric
 from deployments.core import loader
 from deployments.core.clock import LoopClock
-from deployments.core.core import Core
+from deployments.core.core import LATEST, Core
 from deployments.core.counts import LOAD_FAILURE, BucketCount, IsGone, Label, Rows
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, UNLOAD_TIMEOUT_S, ModelVersion
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _Load = Callable[[Key, dict[str, Any]], Coroutine[Any, Any, None]]
 
-_SEQUENCE_POLL_S = 0.05
+_POLL_S = 0.05
 _DOWN = "the process of each of its instances has died; they are started again"
 
 
@@ -322,7 +322,7 @@ class ModelHost:
             await self.former.until_unasked(old)
         await old.slow.all_decoded(DRAIN_TIMEOUT_S)
         while new.comes_before(old.model) and old.model.sequence_count:
-            await asyncio.sleep(_SEQUENCE_POLL_S)
+            await asyncio.sleep(_POLL_S)
         old.model.older = None  # of which nothing is left either
         new.forget(old.model)
         await old.model.close(self.unload_timeout_s)
@@ -362,6 +362,8 @@ class ModelHost:
     async def _unload(self, key: Key, deadline_s: float, asking: Collection[asyncio.Task[None]]) -> None:
         if asking:
             await asyncio.wait(asking, timeout=max(GRACE_S, deadline_s - self._loop.time()))
+        if all(wanted[0] != key[0] for wanted in self._wanted):
+            await self._until_answered(key[0], deadline_s)
         timeout_s = max(GRACE_S, deadline_s - self._loop.time())
         async with self.changes.turn(key):
             if key in self._wanted:
@@ -378,6 +380,18 @@ class ModelHost:
                 self._changed(*key, None)
         # They may be loaded again meanwhile.
         await asyncio.gather(*(self._close_unloaded(each, timeout_s) for each in (served, former) if each is not None))
+
+    async def _until_answered(self, name: str, deadline_s: float) -> None:
+        """Wait for what ensembles that stay have taken, which may ask for a model that goes."""
+        stay = [served.model for served in self.served.values() if name in step_models(served.model.package.config)]
+        taken = [(model.running, set(model.running)) for model in stay]
+        while any(not left.isdisjoint(running) for running, left in taken) and self._loop.time() < deadline_s:
+            await asyncio.sleep(_POLL_S)
+
+    def answers_without(self, unloaded: Callable[[str, int], bool]) -> bool:
+        """Whether an ensemble that stays has something under way, though a step was `unloaded`."""
+        ensembles = [served.model for served in self.served.values() if served.model.running]
+        return any(unloaded(step, LATEST) for each in ensembles for step in step_models(each.package.config))
 
     async def _close_unloaded(self, served: ServedModel, timeout_s: float) -> None:
         self.core.forget_former(served.model)

@@ -218,8 +218,8 @@ class ModelReplica:
         return bool(self._lane.inflight_count or self._calls.open_count or self.is_answering())
 
     def is_answering(self) -> bool:
-        """Whether something that was unloaded has not yet answered what it has taken."""
-        return self._host.changes.answering
+        """Whether something that was unloaded, or lacks a step since, has not yet answered what it has taken."""
+        return self._host.changes.answering or self._host.answers_without(self._neighbours.unloaded)
 
     async def infer(
         self,

@@ -1,7 +1,7 @@
 """Ensembles whose steps need not run exactly once: a decoupled step answers many times, a condition skips a step."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -138,6 +138,11 @@ class BranchingEnsembleScheduler:
         self._readers: dict[tuple[str, ...] | None, _Readers] = {}
         self._running: dict[InferRequest, _Run] = {}
         self._drained: Callable[[], None] | None = None
+
+    @property
+    def running(self) -> Collection[InferRequest]:
+        """The requests that steps are on their way for."""
+        return self._running.keys()
 
     def submit(self, request: InferRequest) -> None:
         """Start every step that needs only the request's inputs."""

@@ -1,6 +1,6 @@
 """The ensemble scheduler: a request flows through the steps, each of which starts when its tensors are there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -18,7 +18,7 @@ from deployments.schedulers.ensemble_step import (
     step_inputs,
     step_request,
 )
-from deployments.schedulers.scheduler import STOPPING, Scheduler, reply
+from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.step_limit import limited, withdraw_waiting
 from protocol.errors import Cancelled, ServingError, Unavailable
 from protocol.infer import Array, InferRequest, InferResponse, read_only
@@ -49,7 +49,7 @@ def ensemble_scheduler(
     router: Router,
     statistics: ModelStatistics,
     clock: Clock,
-) -> Scheduler:
+) -> "EnsembleScheduler | BranchingEnsembleScheduler":
     """Return the scheduler of an ensemble.
 
     Raises:
@@ -89,6 +89,11 @@ class EnsembleScheduler:
         self._call_soon = clock.call_soon
         self._running: dict[InferRequest, _Run] = {}
         self._drained: Callable[[], None] | None = None
+
+    @property
+    def running(self) -> Collection[InferRequest]:
+        """The requests that steps are on their way for."""
+        return self._running.keys()
 
     def submit(self, request: InferRequest) -> None:
         """Start every step that needs only the request's inputs."""

@@ -1,4 +1,4 @@
-"""What is under way in an ensemble is answered though it is unloaded, and its steps with it, wherever they run."""
+"""What is under way in an ensemble is answered though it is unloaded, or its steps are, wherever they run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +14,6 @@ input { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }
 output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }
 instance_group { count: 8 kind: KIND_CPU }
 parameters { key: "execute_delay_ms" value { string_value: "700" } }
-parameters { key: "eagleray.placement" value { string_value: "isolated" } }
 """
 ENSEMBLE = """
 platform: "ensemble"
@@ -29,22 +28,24 @@ ensemble_scheduling {
 """
 PLACED = 'parameters {{ key: "eagleray.placement" value {{ string_value: "{}" }} }}'
 KINDS = {
-    "copied": "",
-    "isolated": PLACED.format("isolated"),
-    "packed": PLACED.format("packed"),
-    "embedded": PLACED.format("embedded"),
+    "copied": ("", "isolated"),
+    "alone": ("isolated", "packed"),
+    "packed": ("packed", "isolated"),
+    "embedded": ("embedded", "packed"),
+    "together": ("packed", "packed"),
+    "inside": ("embedded", "embedded"),
 }
-"""What makes an ensemble run in the ingresses, in a replica of its own, beside other models, or in the ingresses only."""
+"""Where an ensemble and its steps run; with nothing said, an ensemble of steps elsewhere runs in the ingresses too."""
 ASKED = 8
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("unloaded")
-    for kind, more in KINDS.items():
-        write(root, kind, ENSEMBLE.replace("ENSEMBLE", kind) + more)
+    for kind, (place, steps) in KINDS.items():
+        write(root, kind, ENSEMBLE.replace("ENSEMBLE", kind) + (PLACED.format(place) if place else ""))
         for step in ("first", "last"):
-            write(root, f"{kind}_{step}", STEP)
+            write(root, f"{kind}_{step}", STEP + PLACED.format(steps))
     flags = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard")
     started = Server(root, tmp_path_factory.mktemp("unloaded-log") / "log", *flags)
     try:
@@ -64,9 +65,16 @@ def control(server: Server, name: str, action: str, **parameters: bool) -> None:
     assert answer.status == 200, answer.body
 
 
-@pytest.mark.parametrize("one_by_one", [False, True], ids=["with its steps", "one by one"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_under_way_is_answered(server: Server, kind: str, one_by_one: bool) -> None:
+WAYS = {
+    "with its steps": ("{}",),
+    "one by one": ("{}", "{}_first", "{}_last"),
+    "its last step": ("{}_last",),
+}
+CASES = [(kind, way) for kind in KINDS for way in WAYS if way != "one by one" or kind in ("copied", "alone")]
+
+
+@pytest.mark.parametrize(("kind", "way"), CASES, ids=map(": ".join, CASES))
+def test_what_is_under_way_is_answered(server: Server, kind: str, way: str) -> None:
     control(server, kind, "load")
 
     def send(client: Client, number: int) -> None:
@@ -78,11 +86,8 @@ def test_what_is_under_way_is_answered(server: Server, kind: str, one_by_one: bo
         assert clients[0].receive().status == 200
         for number, client in enumerate(clients):
             send(client, number)
-        if one_by_one:
-            for name in (kind, f"{kind}_first", f"{kind}_last"):
-                control(server, name, "unload")
-        else:
-            control(server, kind, "unload", unload_dependents=True)
+        for name in WAYS[way]:
+            control(server, name.format(kind), "unload", unload_dependents=way == "with its steps")
         assert server.get(f"/v2/models/{kind}_last/ready").status == 400
         answers = [client.receive() for client in clients]
     assert [answer.body if answer.status != 200 else answer.json["outputs"][0]["data"] for answer in answers] == [

@@ -280,6 +280,53 @@ def test_a_step_stays_as_long_as_its_ensemble_answers_in_a_group(
     wait_until(lambda: "step" not in replicas.end_due(), "the ensemble has answered", 5)
 
 
+@pytest.mark.parametrize("ensemble_goes", [True, False], ids=["with its ensemble", "alone"])
+@pytest.mark.parametrize("placement", ["isolated", "packed"])
+def test_a_step_that_goes_stays_as_long_as_its_ensemble_elsewhere_answers(
+    placement: str, ensemble_goes: bool, make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    replicas = make({"step": PLACED % placement, "other": PLACED % "packed"}, drain_timeout_s=0.0)
+    write_pipe(tmp_path)
+    before = replicas.start()
+    (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
+    replicas.answering.add(("pipe", "v1"))
+    replicas.busy["pipe", "v1"] = int(ensemble_goes)
+    after = replicas.unload(before, "step", *(["pipe"] if ensemble_goes else []))
+    assert "step" in replicas.models(*place) and replicas.reconciler.ends_later
+    replicas.end_due()
+    replicas.take(replicas.repository.load(after, "other"))
+    assert "step" in replicas.models(*place), "a change of something else does not end it"
+    replicas.answering.clear()
+    replicas.busy.clear()
+    wait_until(lambda: replicas.end_due() and not replicas.reconciler.ends_later, "the ensemble has answered", 5)
+    assert placement == "isolated" or "step" not in replicas.models(*place)
+    assert ("step" in replicas.serving.applications, "m" in replicas.serving.applications) == (False, True)
+
+
+def test_a_packed_step_that_is_loaded_again_meanwhile_is_not_there_twice(
+    make: Callable[..., Replicas], tmp_path: Path
+) -> None:
+    replicas = make({"step": PLACED % "packed", "other": PLACED % "packed"})
+    write_pipe(tmp_path)
+    before = replicas.start()
+    (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
+    after = replicas.unload(before, "step")
+    assert sorted(replicas.models(*place)) == ["other", "step"]
+    replicas.take(replicas.repository.load(after, "step"))
+    assert sorted(replicas.models(*place)) == ["other", "step"] and not replicas.reconciler.ends_later
+
+
+def test_a_step_goes_at_once_from_the_process_of_its_ensemble(make: Callable[..., Replicas], tmp_path: Path) -> None:
+    """Which sees to what is under way."""
+    replicas = make({"step": PLACED % "packed", "other": PLACED % "packed"})
+    write_pipe(tmp_path, placement="packed")
+    before = replicas.start()
+    (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
+    replicas.unload(before, "step")
+    assert sorted(replicas.models(*place)) == ["other", "pipe"] and not replicas.reconciler.ends_later
+
+
 def test_a_step_whose_ensemble_never_answers_ends_in_time(make: Callable[..., Replicas], tmp_path: Path) -> None:
     replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.0, unload_timeout_s=0.2)
     write_pipe(tmp_path, placement="packed")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.errors import Unavailable
 from tests.deployments.replica.hosted_models import ADD_ONE, Models
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
 
@@ -125,6 +126,30 @@ def test_what_is_under_way_in_an_ensemble_is_answered_when_its_steps_are_unloade
     models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
     models.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
     assert asyncio.run(answered_while(models, "outer", ["inner", "first", "last"], ["first"], [])) == [4]
+
+
+def test_what_is_under_way_in_an_ensemble_is_answered_when_a_step_of_it_is_unloaded_alone(tmp_path: Path) -> None:
+    """And what comes later is refused, however much of it comes."""
+    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
+    models.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
+
+    async def check() -> None:
+        async with models.hosted() as hosted:
+            under_way = hosted.start("outer", 1)
+            await asyncio.sleep(0.05)
+            applied = asyncio.create_task(hosted.host.apply(models.planned("first", "inner", "outer")))
+            await asyncio.sleep(0.05)
+            assert hosted.host.answers_without(lambda name, version: name == "last")
+            later = []
+            while not applied.done():
+                later.append(hosted.start("outer", 1))
+                await asyncio.sleep(0.02)
+            assert (await under_way)["Y"].tolist() == [4]
+            assert isinstance((await asyncio.gather(*later, return_exceptions=True))[-1], Unavailable)
+            assert not hosted.host.answers_without(lambda name, version: name == "last")
+            assert {key[0] for key in hosted.host.served} == {"first", "inner", "outer"}
+
+    asyncio.run(check())
 
 
 def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_loaded_anew_without_a_step_that_goes(

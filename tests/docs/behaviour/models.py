@@ -54,7 +54,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         UNLOADS + "test_what_takes_longer_than_a_replica_that_ends_has_goes_to_another",
         "deployments/lane/test_lane.py::test_a_request_is_not_sent_again_once_a_response_was_delivered",
     ),
-    "in an ensemble whose steps are unloaded with it": (
+    "in an ensemble whose steps are unloaded": (
         "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
         "deployments/replica/test_hosted_ensembles.py::"
         "test_what_is_under_way_in_an_ensemble_is_answered_when_its_steps_are_unloaded_after_it",
