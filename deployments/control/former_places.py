@@ -6,7 +6,7 @@ serves there meanwhile.
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -71,17 +71,20 @@ def _version(model: ModelPlan) -> Version:
 
 
 def has_room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
-    """Whether all replicas, as many as there may be, find a node with the CPUs and the memory that they reserve.
+    """Whether all replicas, as many as there may be, find the CPUs, the memory and the GPUs that they reserve.
 
     Those of a deployment that reserves other amounts from now on go only once Serve has started their successors.
     """
     sizes = {_size(deployment) for deployment in plan.deployments}
     replaced = [deployment for deployment in before.deployments if _size(deployment) not in sizes]
+    return _have_nodes((*plan.deployments, *replaced), facts) and _have_gpus((*plan.deployments, *replaced), facts)
+
+
+def _have_nodes(deployments: Iterable[DeploymentPlan], facts: ClusterFacts) -> bool:
     free = [(node.num_cpus, node.memory_bytes or math.inf) for node in facts.nodes]
-    for deployment in sorted((*plan.deployments, *replaced), key=lambda each: -each.num_cpus):
+    for deployment in sorted(deployments, key=lambda each: -each.num_cpus):
         nodes = [place for place, node in enumerate(facts.nodes) if deployment.needs.met_by((node,))]
-        scaled = deployment.autoscaling
-        for _ in range(deployment.replica_count if scaled is None else scaled.max_replicas):
+        for _ in range(_most_replicas(deployment)):
             for node in nodes:
                 cpus, memory_bytes = free[node]
                 left = cpus - deployment.num_cpus, memory_bytes - deployment.reserved_memory_bytes
@@ -93,8 +96,25 @@ def has_room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
     return True
 
 
-def _size(deployment: DeploymentPlan) -> tuple[str, str, float, int]:
-    return deployment.app_name, deployment.name, deployment.num_cpus, deployment.reserved_memory_bytes
+def _have_gpus(deployments: Iterable[DeploymentPlan], facts: ClusterFacts) -> bool:
+    cards: dict[int, float] = {}
+    others = 0
+    for deployment in deployments:
+        share, replicas = deployment.num_gpus, _most_replicas(deployment)
+        if deployment.gpu is not None:
+            cards[deployment.gpu] = cards.get(deployment.gpu, 0.0) + share * replicas
+        elif share:
+            others += math.ceil(share) * replicas if share > 1 else math.ceil(replicas / math.floor(1 / share + _WHOLE))
+    return max(cards.values(), default=0.0) <= 1 + _WHOLE and len(cards) + others <= facts.num_gpus
+
+
+def _most_replicas(deployment: DeploymentPlan) -> int:
+    return deployment.replica_count if deployment.autoscaling is None else deployment.autoscaling.max_replicas
+
+
+def _size(deployment: DeploymentPlan) -> tuple[str, str, float, int, float, int | None]:
+    reserved = deployment.num_cpus, deployment.reserved_memory_bytes, deployment.num_gpus
+    return deployment.app_name, deployment.name, *reserved, deployment.gpu
 
 
 def _places(plan: Plan) -> dict[Version, set[Place]]:

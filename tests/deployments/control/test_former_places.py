@@ -9,6 +9,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState, Origin, committed, loaded, reverted
 from deployments.control.directory import READY
 from deployments.control.first_state import read_desired_state
+from deployments.control.former_places import has_room
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
 from protocol.limits import Limits
@@ -18,6 +19,7 @@ from repository_loader.snapshot import LoaderOptions
 from tests.deployments.control.test_desired_state import ENSEMBLE, TENSORS, write
 
 PLACED = 'parameters { key: "eagleray.placement" value { string_value: "%s" } }'
+GPUS = 'parameters { key: "eagleray.num_gpus" value { string_value: "%s" } }'
 CPUS = 'parameters { key: "eagleray.num_cpus" value { string_value: "%s" } }'
 
 
@@ -113,6 +115,21 @@ def test_a_group_that_grows_needs_room_for_what_it_was_as_well(tmp_path: Path, c
     tried = repository.load(before, "moves")
     packed = ["eagleray-packed#models"]
     assert places(tried) == {("large", 1): packed, ("moves", 1): packed + ["-moves#v1"] * both}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "room"),
+    [("0.4", "0.6", True), ("0.6", "0.7", False), ("0.6", "0.6", True), ("0.6", "2", True), ("2", "3", False)],
+)
+def test_another_share_of_a_gpu_needs_room_beside_the_one_before(
+    tmp_path: Path, before: str, after: str, room: bool
+) -> None:
+    repository, on_gpu = Repository(tmp_path, gpus=3), "instance_group { kind: KIND_GPU gpus: [ 0 ] }"
+    write(tmp_path, "m", on_gpu + GPUS % before)
+    was = repository.read()
+    repository.configure("m", on_gpu + GPUS % after)
+    now = repository.read()
+    assert has_room(was.plan, now.plan, now.facts) is room
 
 
 def test_a_model_stays_ready_where_it_is_when_its_new_place_is_refused(tmp_path: Path) -> None:
