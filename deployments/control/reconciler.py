@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -95,6 +95,8 @@ class Reconciler:
         """With what options the replicas of applications ran last."""
         self._retries: dict[str, int] = {}
         """How often applications were deployed again, as Serve had given them up."""
+        self._in_place: set[Place] = set()
+        """Deployments whose replicas go before their successors start, as there was no room for both."""
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._plan: Plan | None = None
@@ -171,6 +173,7 @@ class Reconciler:
                 else self._options_of(plan, packages, places, traffic)
                 for plan in group
             ]
+            options = self._with_room(app, options, desired)
             if app in self._deployed and self._deployed[app].options == options:
                 continue
             models = [model for plan in group for model in plan.models]
@@ -181,8 +184,7 @@ class Reconciler:
                 continue
             packed = {model.name for model in models if model.placement == "packed"}
             wanted[app] = _Deployed(tuple(group), options, now_s, not packed.isdisjoint(desired.on_trial))
-            sizes = self._with_room(app, options, desired)
-            application = group_application(sizes, group, self._options, self._count)
+            application = group_application(options, group, self._options, self._count)
             scaled = any(plan.autoscaling is not None for plan in group)
             targets.append(serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled))
         if targets:
@@ -194,22 +196,22 @@ class Reconciler:
         self._unfinished = False
         return refused
 
-    def _with_room(
-        self, app: str, options: Sequence[dict[str, Any]], desired: DesiredState
-    ) -> Sequence[dict[str, Any]]:
+    def _with_room(self, app: str, options: list[dict[str, Any]], desired: DesiredState) -> list[dict[str, Any]]:
         """Have replicas that ask for other resources, and find no room beside those that they replace, take theirs.
 
-        Serve would wait for room for ever, and change nothing of what the old ones have loaded meanwhile.
+        Serve would wait for room for ever, and change nothing of what the old ones have loaded meanwhile. It replaces
+        some after the others, so what is deployed before all run keeps to that.
         """
         deployed = self._deployed.get(app)
-        if deployed is None:
-            return options
-        before = {each["name"]: each["ray_actor_options"] for each in deployed.options}
-        other = {each["name"] for each in options if each["ray_actor_options"] != before.get(each["name"])}
-        resized = tuple(plan for plan in deployed.plans if plan.name in other)
-        if not resized or has_room(Plan(resized), desired.plan, desired.facts):
-            return options
-        return [{**each, "max_surge_percent": 0} if each["name"] in other else each for each in options]
+        if deployed is not None:
+            before = {each["name"]: each["ray_actor_options"] for each in deployed.options}
+            other = {each["name"] for each in options if each["ray_actor_options"] != before.get(each["name"])}
+            resized = tuple(plan for plan in deployed.plans if plan.name in other)
+            if resized and not has_room(Plan(resized), desired.plan, desired.facts):
+                self._in_place |= {(app, name) for name in other}
+            elif resized and self._ran.get(app) == deployed.options:
+                self._in_place -= {(app, name) for name in other}
+        return [{**each, "max_surge_percent": 0} if (app, each["name"]) in self._in_place else each for each in options]
 
     def _options_of(
         self,
@@ -431,6 +433,7 @@ class Reconciler:
             self._deployed.pop(name, None)
             self._ran.pop(name, None)
             self._retries.pop(name, None)
+            self._in_place = {place for place in self._in_place if place[0] != name}
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
             self._later.discard(name)

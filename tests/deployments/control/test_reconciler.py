@@ -281,5 +281,12 @@ def test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_i
     serving.settle()
     repository.configure("m", CPUS % after + " max_batch_size: 2")
     reconciler.reconcile(repository.read())
+    serving.settle()
+    for more in (CPUS % after + " max_batch_size: 4", CPUS % "0.5"):
+        repository.configure("m", more)
+        reconciler.reconcile(repository.read())
+        serving.settle()
+        serving.status = "HEALTHY"
+        reconciler.must_deploy()
     surges = [each._bound_deployment._deployment_config.max_surge_percent for each in serving.deployed]
-    assert surges == [100, surge]
+    assert surges == [100, surge, surge, 100]  # before it is HEALTHY, Serve may not have replaced all
