@@ -93,8 +93,8 @@ class Reconciler:
         self._deployed: dict[str, _Deployed] = {}
         self._ran: dict[str, list[dict[str, Any]]] = {}
         """With what options the replicas of applications ran last."""
-        self._retries: dict[str, int] = {}
-        """How often applications were deployed again, as Serve had given them up."""
+        self._retries: dict[Place, int] = {}
+        """How often deployments were deployed again, as Serve had given them up."""
         self._in_place: set[Place] = set()
         """Deployments whose replicas go before their successors start, as there was no room for both."""
         self._former: set[str] = set()
@@ -223,7 +223,7 @@ class Reconciler:
         slow_end = plan.place in self._end_slowly
         options = deployment_options(plan, packages, self._options, places, self._owner, traffic, slow_end=slow_end)
         # Serve takes no notice of what is deployed as it was before.
-        return {**options, _TRIES: options[_TRIES] + self._retries.get(plan.app_name, 0)}
+        return {**options, _TRIES: options[_TRIES] + self._retries.get(plan.place, 0)}
 
     def replicas_told(self, apps: Collection[str]) -> None:
         """Note that the replicas of packed models have said what they have loaded, and that Serve changes none."""
@@ -265,26 +265,28 @@ class Reconciler:
                 logger.warning("somebody has ended the Serve applications %s", sorted(lost - self._due))
             before, self._due = self._due, frozenset(lost | (self._refused - states.keys()))
             given_up = self._given_up(states)
-            for app in given_up:
-                logger.warning("Serve has given up the replicas of '%s', which ran before; it is deployed again", app)
-                self._retries[app] = self._retries.get(app, 0) + 1
-                self._ran[app] = [{**each, _TRIES: each[_TRIES] + 1} for each in self._ran[app]]
+            for app, name in given_up:
+                logger.warning("Serve has given up %s of '%s', which ran before; it is deployed again", name, app)
+                self._retries[app, name] = self._retries.get((app, name), 0) + 1
+                self._ran[app] = [{**each, _TRIES: each[_TRIES] + (each["name"] == name)} for each in self._ran[app]]
             return bool(given_up) or not self._due.isdisjoint(before)
 
-    def _given_up(self, states: Mapping[str, Mapping[str, DeploymentState]]) -> list[str]:
-        """Return the applications whose replicas Serve starts no more, though as they are deployed they ran.
+    def _given_up(self, states: Mapping[str, Mapping[str, DeploymentState]]) -> list[Place]:
+        """Return the deployments whose replicas Serve starts no more, though as they are deployed they ran.
 
         It tries once as long as it knows of none that ran, and that its controller forgets when it dies.
         """
-        found, now_s = [], time.monotonic()
+        found: list[Place] = []
+        now_s = time.monotonic()
         for app, deployed in self._deployed.items():
             if any(plan.autoscaling is not None for plan in deployed.plans):
                 continue  # it may have none, and has some started while somebody asks
-            statuses = {state.status for state in states.get(app, {}).values()}
-            if statuses and statuses <= {HEALTHY, UNHEALTHY}:
+            statuses = {name: state.status for name, state in states.get(app, {}).items()}
+            failed = [(app, name) for name, status in statuses.items() if status == DEPLOY_FAILED]
+            if statuses and {*statuses.values()} <= {HEALTHY, UNHEALTHY}:
                 self._ran[app] = deployed.options
-            elif statuses == {DEPLOY_FAILED} and self._ran.get(app) == deployed.options:
-                found += [app] if now_s - deployed.since_s > _AGAIN_S else []
+            elif self._ran.get(app) == deployed.options and now_s - deployed.since_s > _AGAIN_S:
+                found += failed
         return found
 
     def _note_needed(self, plan: Plan) -> None:
@@ -432,7 +434,7 @@ class Reconciler:
         for name in names:
             self._deployed.pop(name, None)
             self._ran.pop(name, None)
-            self._retries.pop(name, None)
+            self._retries = {place: count for place, count in self._retries.items() if place[0] != name}
             self._in_place = {place for place in self._in_place if place[0] != name}
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)

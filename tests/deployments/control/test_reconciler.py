@@ -28,7 +28,7 @@ class Serve:
     def __init__(self) -> None:
         self.applications: dict[str, Any] = {}
         self.deployed: list[Any] = []
-        self.status = ""
+        self.statuses: tuple[str, ...] = ()
         self.deploying, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
@@ -53,8 +53,10 @@ class Serve:
         }
 
     def list_serve_statuses(self) -> list[Any]:
-        said = SimpleNamespace(name="v1", status=SimpleNamespace(value=self.status), message="")
-        statuses = [said] if self.status else []
+        statuses = [
+            SimpleNamespace(name=f"v{version}", status=SimpleNamespace(value=status), message="")
+            for version, status in enumerate(self.statuses, 1)
+        ]
         return [SimpleNamespace(name=name, deployment_statuses=statuses) for name in self.applications]
 
     def delete_apps(self, names: list[str], blocking: bool) -> None:
@@ -132,8 +134,9 @@ def test_a_name_is_free_once_whoever_deleted_its_application_has_seen_that_it_ha
     assert not reconciler.must_deploy()
 
 
+@pytest.mark.parametrize("other_version", [(), ("HEALTHY",)], ids=["alone", "beside one that runs"])
 def test_what_ran_and_has_been_given_up_by_serve_is_deployed_again_until_it_runs(
-    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_version: tuple[str, ...]
 ) -> None:
     """A controller of Serve's that has just started tries once where it finds no replica."""
     now_s = 100.0
@@ -141,11 +144,11 @@ def test_what_ran_and_has_been_given_up_by_serve_is_deployed_again_until_it_runs
     _, desired, reconciler = started(tmp_path)
     reconciler.reconcile(desired)
     serving.settle()
-    now_s, serving.status = 200.0, "DEPLOY_FAILED"
+    now_s, serving.statuses = 200.0, ("DEPLOY_FAILED", *other_version)
     assert not any(reconciler.must_deploy() for _ in range(3))  # it has never run
-    serving.status = "HEALTHY"
+    serving.statuses = ("HEALTHY", *other_version)
     assert not reconciler.must_deploy()
-    serving.status = "DEPLOY_FAILED"
+    serving.statuses = ("DEPLOY_FAILED", *other_version)
     for again in range(1, 4):
         assert reconciler.must_deploy()
         reconciler.reconcile(desired)
@@ -286,7 +289,7 @@ def test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_i
         repository.configure("m", more)
         reconciler.reconcile(repository.read())
         serving.settle()
-        serving.status = "HEALTHY"
+        serving.statuses = ("HEALTHY",)
         reconciler.must_deploy()
     surges = [each._bound_deployment._deployment_config.max_surge_percent for each in serving.deployed]
     assert surges == [100, surge, surge, 100]  # before it is HEALTHY, Serve may not have replaced all
