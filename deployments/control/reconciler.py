@@ -19,6 +19,7 @@ from deployments.serve_internals import (
     DEPLOY_FAILED,
     HEALTHY,
     UNHEALTHY,
+    UPDATING,
     DeploymentState,
     application_owners,
     application_states,
@@ -256,7 +257,7 @@ class Reconciler:
         """Whether an application of the plan is not there, and its name was free, or another's, at the last look too.
 
         `serve.delete` looks once a second whether an application has gone: it would wait for what took its name. And
-        whether one has ended up without replicas, see `_given_up`.
+        whether replicas do not come up, see `_given_up` and `_crowded`.
         """
         with self._turn:
             states = application_states()
@@ -269,7 +270,11 @@ class Reconciler:
                 logger.warning("Serve has given up %s of '%s', which ran before; it is deployed again", name, app)
                 self._retries[app, name] = self._retries.get((app, name), 0) + 1
                 self._ran[app] = [{**each, _TRIES: each[_TRIES] + (each["name"] == name)} for each in self._ran[app]]
-            return bool(given_up) or not self._due.isdisjoint(before)
+            crowded = self._crowded(states)
+            if crowded is not None:
+                logger.warning("%s of '%s' finds no room beside what it replaces, which goes first", *crowded[::-1])
+                self._in_place.add(crowded)
+            return bool(given_up or crowded) or not self._due.isdisjoint(before)
 
     def _given_up(self, states: Mapping[str, Mapping[str, DeploymentState]]) -> list[Place]:
         """Return the deployments whose replicas Serve starts no more, though as they are deployed they ran.
@@ -288,6 +293,23 @@ class Reconciler:
             elif self._ran.get(app) == deployed.options and now_s - deployed.since_s > _AGAIN_S:
                 found += failed
         return found
+
+    def _crowded(self, states: Mapping[str, Mapping[str, DeploymentState]]) -> Place | None:
+        """Return a deployment for whose new replicas there is room, but only without those that they replace.
+
+        One at a time, as what it gives up may be all that the others wait for. `_with_room` foresees none of what a
+        new controller deploys, as it does not know the resources before, and other options replace replicas too.
+        """
+        waiting = {
+            (app, name)
+            for app in self._deployed
+            for name, state in states.get(app, {}).items()
+            if state.status == UPDATING and state.lacks_room
+        }
+        waiting -= self._in_place | self._leaving.keys()
+        if not waiting or self._desired is None or not has_room(Plan(), self._desired.plan, self._desired.facts):
+            return None
+        return min(waiting)
 
     def _note_needed(self, plan: Plan) -> None:
         """Take what has changed since the last plan."""

@@ -29,6 +29,7 @@ class Serve:
         self.applications: dict[str, Any] = {}
         self.deployed: list[Any] = []
         self.statuses: tuple[str, ...] = ()
+        self.message = ""
         self.deploying, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
@@ -54,7 +55,7 @@ class Serve:
 
     def list_serve_statuses(self) -> list[Any]:
         statuses = [
-            SimpleNamespace(name=f"v{version}", status=SimpleNamespace(value=status), message="")
+            SimpleNamespace(name=f"v{version}", status=SimpleNamespace(value=status), message=self.message)
             for version, status in enumerate(self.statuses, 1)
         ]
         return [SimpleNamespace(name=name, deployment_statuses=statuses) for name in self.applications]
@@ -293,3 +294,29 @@ def test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_i
         reconciler.must_deploy()
     surges = [each._bound_deployment._deployment_config.max_surge_percent for each in serving.deployed]
     assert surges == [100, surge, surge, 100]  # before it is HEALTHY, Serve may not have replaced all
+
+
+@pytest.mark.parametrize(("cpus", "goes"), [(5, True), (2, False)])
+def test_what_finds_no_room_beside_what_a_former_controller_deployed_takes_its_place(
+    serving: Serve, tmp_path: Path, cpus: int, goes: bool
+) -> None:
+    """As other options do, for which every replica is replaced."""
+    repository, _, reconciler = started(tmp_path)
+    repository.configure("m", CPUS % "3")
+    desired = repository.read()
+    serving.applications["m"] = []
+    serving.settle()
+    reconciler.reconcile(desired)
+    serving.settle()
+    serving.statuses = ("UPDATING",)
+    assert not reconciler.must_deploy()
+    serving.message = "1 replicas that have taken more than 30s to be scheduled."
+    nodes = tuple(replace(node, num_cpus=cpus) for node in desired.facts.nodes)
+    desired = replace(desired, facts=replace(desired.facts, nodes=nodes))
+    reconciler.reconcile(desired)
+    assert reconciler.must_deploy() is goes
+    reconciler.reconcile(desired)
+    serving.settle()
+    surges = [each._bound_deployment._deployment_config.max_surge_percent for each in serving.deployed]
+    assert surges == [100, 0][: 1 + goes]
+    assert not reconciler.must_deploy()

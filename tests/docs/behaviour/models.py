@@ -88,6 +88,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_is_no_room_for_both",
         "deployments/control/test_former_places.py::test_another_share_of_a_gpu_needs_room_beside_the_one_before",
     ),
+    "One that is replaced as Eagleray is deployed with other options goes first": (
+        "deployments/control/test_reconciler.py::"
+        "test_what_finds_no_room_beside_what_a_former_controller_deployed_takes_its_place",
+    ),
     "When any version of a load fails": (RELOADS + "test_what_served_serves_on_when_its_successor_does_not_load",),
     "Of what is loaded together": (
         "deployments/replica/test_put_back.py::"
