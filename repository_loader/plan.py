@@ -120,7 +120,7 @@ class _Planner:
     def plan(self, snapshot: Snapshot, waits: Mapping[str, str], former: Plan) -> Plan:
         unplaced = {name: reason for name, reason in waits.items() if name in snapshot.models}
         self._ensembles = self._packed_ensembles(snapshot)
-        for model in placement_order(snapshot.models, former):
+        for model in placement_order(snapshot.models, former, self._facts.num_gpus):
             if not model.packages or model.name in self._kept or model.name in unplaced:
                 continue
             before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))

@@ -28,6 +28,14 @@ def test_python_models_that_find_no_cpus_are_packed() -> None:
     assert not plan.unplaced
 
 
+def test_a_model_on_a_gpu_finds_cpus_wherever_its_name_stands() -> None:
+    on_gpu = model("z", PYTHON + "instance_group { kind: KIND_GPU }", gpu_count=1)
+    models = snapshot(*(model(f"m{number}", PYTHON) for number in range(5)), on_gpu)
+    plan = make_plan(models, SETTINGS, ClusterFacts((NodeFacts(num_cpus=1, num_gpus=1),)))
+    assert not plan.unplaced
+    assert [name for name, placement in places(plan).items() if placement == "isolated"] == ["m0", "m1", "z"]
+
+
 def test_python_models_leave_half_of_the_memory() -> None:
     facts = ClusterFacts((NodeFacts(num_cpus=64, memory_bytes=1 << 30),))
     plan = make_plan(snapshot(*(model(f"m{number}", PYTHON) for number in range(8))), PlanSettings(), facts)

@@ -24,6 +24,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Where several are loaded at once, or deployed anew": (
         "deployments/control/test_full_cluster.py::test_models_that_change_together_stay_where_they_are_each",
         "deployments/control/test_full_cluster.py::test_models_stay_where_they_are_when_they_are_deployed_anew",
+        "repository_loader/test_auto_placement.py::test_a_model_on_a_gpu_finds_cpus_wherever_its_name_stands",
     ),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
     "An embedded model is READY when an ingress serves it": (
