@@ -13,6 +13,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
 from deployments.control.former_places import has_room
 from deployments.control.group_deployment import deployment_options, group_application, user_config, waits_s
+from deployments.control.needed_steps import NeededSteps, places_of
 from deployments.control.trial_parts import may_come_back
 from deployments.replica.hosted_model import Packages, packages_by_name
 from deployments.serve_internals import (
@@ -31,7 +32,6 @@ from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
 _TRIES: Final = "max_constructor_retry_count"
 _AGAIN_S: Final = 10.0
 """How long after it was deployed an application is deployed again whose replicas fail to start, though they ran."""
@@ -56,15 +56,6 @@ class _Leaving:
     plan: DeploymentPlan
     options: dict[str, Any]
     until_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Needed:
-    """Until when a step may be asked by ensembles which have gone, or have it no longer, and by replicas of what."""
-
-    until_s: float
-    last_s: float
-    by: frozenset[Place]
 
 
 class Reconciler:
@@ -100,18 +91,12 @@ class Reconciler:
         """Deployments whose replicas go before their successors start, as there was no room for both."""
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
-        self._plan: Plan | None = None
         self._packages = Packages()
-        self._needed: dict[tuple[str, str], _Needed] = {}
-        """What may still be asked, by a step's application and its name."""
-        self._kept: frozenset[tuple[str, str]] = frozenset()
-        """Those of them that packed replicas have beside what the plan holds."""
+        self._steps = NeededSteps(options.drain_timeout_s, options.unload_timeout_s)
         self._refused: frozenset[str] = frozenset()
         """Applications that were not deployed, as somebody else's have their names."""
         self._due: frozenset[str] = frozenset()
         """Those of them whose names were free at the last look, and deployed ones that had gone."""
-        self._later: set[str] = set()
-        """Applications that the plan no longer holds, and that are still needed."""
         self._leaving: dict[Place, _Leaving] = {}
         self._end_slowly: frozenset[Place] = frozenset()
         """Deployments whose replicas may take as long as a batch when Serve ends them."""
@@ -148,10 +133,11 @@ class Reconciler:
         kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
         self._deployed = {app: self._deployed[app] for app in kept}
         self._former = {app for app in self._former if app in owners and self._is_own(app, owners)}
-        self._note_needed(desired.plan)
-        whole = self._with_needed(desired.plan)
+        self._steps.put_off(self._leaving, self._answering)
+        self._steps.take(desired.plan)
+        whole = self._steps.beside(desired.plan, {app: each.plans for app, each in self._deployed.items()})
         packages = packages_by_name(whole, may_come_back(desired))
-        places, traffic = _places(desired.plan), desired.traffic
+        places, traffic = places_of(desired.plan), desired.traffic
         packages.take_told(self._packages, whole)
         self._packages = packages
         refused = self._refusals(desired, owners)
@@ -192,8 +178,8 @@ class Reconciler:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
         self._deployed |= wanted
         ending = (self._deployed.keys() | self._former) - groups.keys()
-        self._later = ending & {app for app, _ in self._needed}
-        self._end(ending - self._later)
+        self._steps.later = later = ending & self._steps.applications
+        self._end(ending - later)
         self._unfinished = False
         return refused
 
@@ -311,52 +297,10 @@ class Reconciler:
             return None
         return min(waiting)
 
-    def _note_needed(self, plan: Plan) -> None:
-        """Take what has changed since the last plan."""
-        now_s = time.monotonic()
-        self._put_off(now_s)
-        self._needed = {step: needed for step, needed in self._needed.items() if needed.until_s > now_s}
-        if self._plan is not None:
-            until_s, last_s = now_s + self._options.drain_timeout_s, now_s + self._options.unload_timeout_s
-            for step, by in _asked_no_longer(self._plan, plan).items():
-                before = self._needed[step].by if step in self._needed else frozenset()
-                self._needed[step] = _Needed(until_s, last_s, before.union(by))
-        self._plan = plan
-
-    def _with_needed(self, plan: Plan) -> Plan:
-        """Return a plan with the steps besides that packed replicas have, and that are needed."""
-        placed = {model.name for model in plan.models}
-        kept: set[tuple[str, str]] = set()
-        deployments = []
-        for deployment in plan.deployments:
-            app = deployment.app_name
-            if deployment.placement == "packed" and app in self._deployed:
-                models = [model for each in self._deployed[app].plans for model in each.models]
-                more = [model for model in models if (app, model.name) in self._needed and model.name not in placed]
-                kept.update((app, model.name) for model in more)
-                deployment = replace(deployment, models=(*deployment.models, *more))
-            deployments.append(deployment)
-        self._kept = frozenset(kept)
-        return replace(plan, deployments=tuple(deployments))
-
-    def _put_off(self, now_s: float) -> None:
-        """Have steps whose time has come stay where an ensemble that may ask them still answers what it has taken."""
-        due = {step: self._needed[step] for step in self._staying() if self._needed[step].until_s <= now_s}
-        asking = {place for each in due.values() if now_s < each.last_s for place in each.by}
-        leaving = {place for place in asking if place in self._leaving or place[0] in self._later}
-        still = {*leaving, *self._answering(asking - leaving)}
-        for step, each in due.items():
-            if now_s < each.last_s and not each.by.isdisjoint(still):
-                self._needed[step] = replace(each, until_s=min(now_s + _LOOK_S, each.last_s))
-
-    def _staying(self) -> list[tuple[str, str]]:
-        """Return the steps that are there although the plan holds them no longer."""
-        return [step for step in self._needed if step in self._kept or step[0] in self._later]
-
     def _still_leaving(self, desired: DesiredState) -> dict[Place, _Leaving]:
         """Return what the plan no longer holds and is busy, of what was deployed and nobody needs any more."""
         kept = {plan.place for plan in desired.plan.deployments}
-        needed = {app for app, _ in self._needed} - desired.applications().keys()
+        needed = self._steps.applications - desired.applications().keys()
         now_s = time.monotonic()
         gone = {
             (app, plan.name): (plan, options)
@@ -394,21 +338,22 @@ class Reconciler:
     @property
     def ends_later(self) -> bool:
         """Whether something is left for `end_due`."""
-        return bool(self._later or self._kept or self._leaving or self._gathered or self._unfinished)
+        return bool(self._steps or self._leaving or self._gathered or self._unfinished)
 
     def end_due(self) -> None:
         """End the steps whose time has come, and what leaves and has nothing under way, or is in the way of others."""
         with self._turn:
             now_s = time.monotonic()
-            if (self._leaving or self._later) and self._lacks_room():
+            if (self._leaving or self._steps) and self._lacks_room():
                 self._leaving = {place: replace(each, until_s=now_s) for place, each in self._leaving.items()}
-                self._needed = {step: replace(each, last_s=now_s) for step, each in self._needed.items()}
-            self._put_off(now_s)
+                self._steps.make_room()
+            self._steps.put_off(self._leaving, self._answering)
             due = self._unfinished or any(self._gathers_until_s(app) <= now_s for app in self._gathered)
-            due |= any(self._needed[step].until_s <= now_s for step in self._staying())
             overdue = any(each.until_s <= now_s for each in self._leaving.values())
             expected = self._expected({place: each.plan for place, each in self._leaving.items()})
-            if self._desired is not None and (due or overdue or self._busy(expected).keys() != expected.keys()):
+            if self._desired is not None and (
+                due or self._steps.are_due or overdue or self._busy(expected).keys() != expected.keys()
+            ):
                 self._reconcile(self._desired)
 
     def _lacks_room(self) -> bool:
@@ -436,7 +381,7 @@ class Reconciler:
     def sweep(self, desired: DesiredState) -> None:
         """End what an earlier controller of this owner deployed and the plan does not hold."""
         with self._turn:
-            stays = desired.applications().keys() | self._later | {app for app, _ in self._leaving}
+            stays = desired.applications().keys() | {*self._steps.later} | {app for app, _ in self._leaving}
             self._end(name for name in self._owned() if name not in stays)
 
     def end_all(self) -> None:
@@ -460,7 +405,6 @@ class Reconciler:
             self._in_place = {place for place in self._in_place if place[0] != name}
             self._leaving = {place: each for place, each in self._leaving.items() if place[0] != name}
             self._former.discard(name)
-            self._later.discard(name)
 
 
 def _is_gone(found: Mapping[str, Any] | None, deployed: _Deployed) -> bool:
@@ -469,33 +413,3 @@ def _is_gone(found: Mapping[str, Any] | None, deployed: _Deployed) -> bool:
     What was deployed a moment ago has none yet.
     """
     return found is None or (bool(found) and found.keys().isdisjoint(plan.name for plan in deployed.plans))
-
-
-def _asked_no_longer(before: Plan, after: Plan) -> dict[tuple[str, str], set[Place]]:
-    """Return the steps that ran, where these or their ensembles do no longer, each with where the ensembles have run.
-
-    A process that has both sees to it itself.
-    """
-    places = _places(before)
-    asked: dict[tuple[str, str], set[Place]] = {}
-    for ensemble, step in _steps(before) - _steps(after):
-        by = set(places.get(ensemble, ()))
-        for place in places.get(step, ()):
-            if by != {place}:
-                asked.setdefault((place[0], step), set()).update(by)
-    return asked
-
-
-def _steps(plan: Plan) -> set[tuple[str, str]]:
-    """Return the ensembles of a plan, each with every one of its steps that has a place."""
-    placed = {model.name for model in plan.models}
-    return {(model.name, step) for model in plan.models for step in model.dependencies if step in placed}
-
-
-def _places(plan: Plan) -> dict[str, list[Place]]:
-    """Return which deployments run each model."""
-    places: dict[str, list[Place]] = {}
-    for deployment in plan.deployments:
-        for model in deployment.models:
-            places.setdefault(model.name, []).append(deployment.place)
-    return places

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ray import serve
 
+from deployments.control import needed_steps
 from deployments.control import reconciler as reconciler_module
 from deployments.control.desired_state import DesiredState, unloaded
 from deployments.control.reconciler import Reconciler
@@ -248,7 +249,7 @@ def has_step(replicas: Replicas) -> bool:
 def test_a_step_stays_as_long_as_a_replica_of_its_ensemble_answers(
     make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(needed_steps, "_LOOK_S", 0.05)
     replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.0)
     write_pipe(tmp_path)
     write_pipe(tmp_path, "above", "pipe")
@@ -266,7 +267,7 @@ def test_a_step_stays_as_long_as_a_replica_of_its_ensemble_answers(
 def test_a_step_stays_as_long_as_its_ensemble_answers_in_a_group(
     make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(needed_steps, "_LOOK_S", 0.05)
     replicas = make({"step": PLACED % "isolated", "other": PLACED % "packed"}, drain_timeout_s=0.0)
     write_pipe(tmp_path, placement="packed")
     before = replicas.start()
@@ -285,7 +286,7 @@ def test_a_step_stays_as_long_as_its_ensemble_answers_in_a_group(
 def test_a_step_that_goes_stays_as_long_as_its_ensemble_elsewhere_answers(
     placement: str, ensemble_goes: bool, make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(needed_steps, "_LOOK_S", 0.05)
     replicas = make({"step": PLACED % placement, "other": PLACED % "packed"}, drain_timeout_s=0.0)
     write_pipe(tmp_path)
     before = replicas.start()
@@ -340,7 +341,7 @@ def test_a_step_whose_ensemble_never_answers_ends_in_time(make: Callable[..., Re
 def test_a_step_makes_room_for_what_finds_none(
     make: Callable[..., Replicas], tmp_path: Path, serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciler_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(needed_steps, "_LOOK_S", 0.05)
     replicas = make({"step": PLACED % "isolated", "other": PLACED % "isolated"}, drain_timeout_s=0.0)
     write_pipe(tmp_path, placement="packed")
     before = replicas.start()
