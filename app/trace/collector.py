@@ -1,7 +1,9 @@
 """The thread that writes or exports the traces of this process."""
 
 import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,6 +19,8 @@ MAX_WAITING_BYTES: Final = 64 << 20
 """Of the tensors of traces that wait, or are at work; what comes beyond is dropped, and counted."""
 PAUSE_S: Final = 0.05
 """How long the thread gathers what comes before it works."""
+_TELL_S: Final = 60.0
+"""How often the log says why traces cannot be written: a full disk may be the log's too."""
 
 Item = tuple[Trace, Sampler]
 """A trace and whose turn it was."""
@@ -28,12 +32,21 @@ class Collector:
     Args:
         consume: takes some, or none after `wake`; an exception of its is logged, and what it was given is lost.
         finish: is called on the thread after the last of them.
+        clock: seconds.
     """
 
-    def __init__(self, consume: Callable[[Sequence[Item]], None], finish: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        consume: Callable[[Sequence[Item]], None],
+        finish: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.dropped_count = 0
         self._consume = consume
         self._finish = finish
+        self._clock = clock
+        self._lost_count = 0
+        self._tell_at_s = -math.inf
         self._waiting: deque[tuple[Item, int]] = deque()
         self._come_bytes = 0  # which only the loop's thread changes, as only the collector's changes the next
         self._gone_bytes = 0
@@ -89,12 +102,16 @@ class Collector:
 
     def _work(self) -> None:
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        self._safely(lambda: self._consume([item for item, _ in taken]))
+        self._safely(lambda: self._consume([item for item, _ in taken]), len(taken))
         self._gone_bytes += sum(size for _, size in taken)
 
-    @staticmethod
-    def _safely(work: Callable[[], None]) -> None:
+    def _safely(self, work: Callable[[], None], count: int = 0) -> None:
         try:
             work()
+        except OSError as error:
+            self._lost_count += count
+            if self._clock() >= self._tell_at_s:
+                self._tell_at_s = self._clock() + _TELL_S
+                logger.error("traces could not be written, %d so far: %s", self._lost_count, error)
         except Exception:
             logger.exception("traces could not be written")

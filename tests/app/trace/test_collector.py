@@ -1,5 +1,6 @@
 """What waits for the thread that writes traces is bounded."""
 
+import errno
 import threading
 from collections.abc import Sequence
 
@@ -83,3 +84,31 @@ def test_a_thread_that_cannot_be_started_is_tried_again_with_the_next_trace(monk
     collector.put(new_trace(TENSORS), SAMPLER)
     collector.close(10.0)
     assert sum(gone) == 2
+
+
+def test_a_disk_without_room_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """It may be the disk of the log too."""
+    now_s = 0.0
+    written = 0
+
+    def consume(items: Sequence[Item]) -> None:
+        nonlocal written
+        written += len(items)
+        raise OSError(errno.ENOSPC, "has no room for more", "/traces/t.json")
+
+    collector = Collector(consume, lambda: None, lambda: now_s)
+
+    def put(until: int) -> None:
+        while written < until:
+            before = written
+            collector.put(new_trace(TENSORS), SAMPLER)
+            wait_until(lambda before=before: written > before, "the thread to take it", poll_s=0.001)
+
+    put(3)
+    now_s = 60.0
+    put(4)
+    collector.close(30)
+    why = "[Errno 28] has no room for more: '/traces/t.json'"
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [f"traces could not be written, {count} so far: {why}" for count in (1, 4)]
+    assert all(record.exc_info is None for record in caplog.records)
