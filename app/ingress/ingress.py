@@ -33,6 +33,7 @@ from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
 from deployments.core.side_tasks import SideTasks
 from deployments.lane.fleet import Fleet
+from deployments.log.failed_start import tells_why_it_fails
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.load_report import LoadReport
@@ -72,6 +73,7 @@ class Ingress:
 
     __module__ = "eagleray"
 
+    @tells_why_it_fails
     def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
         keep_freed_pages()
         wake_main_thread_less()

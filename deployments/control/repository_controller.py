@@ -42,6 +42,7 @@ from deployments.control.traffic_commands import TrafficCommands
 from deployments.control.trial_ends import TrialEnds
 from deployments.control.trial_parts import tried
 from deployments.control.waiting_models import WaitingModels
+from deployments.log.failed_start import tells_why_it_fails
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -92,6 +93,7 @@ class RepositoryController:
 
     __module__ = "eagleray"
 
+    @tells_why_it_fails
     def __init__(self, options: ControllerOptions) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()

@@ -21,6 +21,7 @@ from deployments.core.side_tasks import SideTasks
 from deployments.lane.fleet import Fleet
 from deployments.lane.parent_descriptors import keep_all_from_children
 from deployments.lane.server import LaneServer
+from deployments.log.failed_start import tells_why_it_fails
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.departure import Departure
 from deployments.replica.directory_neighbours import DirectoryNeighbours
@@ -63,6 +64,7 @@ class ModelReplica:
 
     __module__ = "eagleray"
 
+    @tells_why_it_fails
     def __init__(self, options: ReplicaOptions, *bound: DeploymentHandle) -> None:
         keep_freed_pages()
         wake_main_thread_less()
