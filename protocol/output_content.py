@@ -61,6 +61,7 @@ class OutputContent:
         target = view[: len(content)]
         if not _is_same_memory(content, target):
             target[:] = content
+            self._shared_memory.check(place.region, view)  # there may have been no memory for it
 
     def _datatype(self, name: str, array: Array) -> DataType:
         spec = self._signature.outputs.get(name)

@@ -119,6 +119,8 @@ class RegionPlace:
         if not self.region.holds(self.offset + len(content)):
             raise _lost(self.region.row.name)
         self.region.write(self.offset, content)
+        if not self.region.holds(self.offset + len(content)):  # there was no memory for it
+            raise _lost(self.region.row.name)
 
 
 AnyRegion = Region | DeviceRegion | SharedAllocation
@@ -272,10 +274,10 @@ class Regions:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
         if not 0 <= byte_size <= found.row.byte_size - offset:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
+        if type(found) is Region and (found.mapping.lost or found.mapping.is_outdated):
+            found = self._mapped_anew(found)
         if not found.holds(offset + byte_size):
             raise _lost(region)
-        if type(found) is Region and found.mapping.is_outdated:
-            return self._mapped_anew(found)
         return found
 
     async def run(self) -> None:
@@ -354,8 +356,14 @@ class Regions:
         return Region(row, mapping, memoryview(mapping)[row.offset - mapping.start :])
 
     def _mapped_anew(self, region: Region) -> Region:
-        """Map an object that others do not only change by what they store to it, and never pin it any more."""
-        anew = self._mapped(region.row)
+        """Map an object that others do not only change by what they store to it, and never pin it any more.
+
+        One that was lost may have its memory again. Raises InvalidArgument where it does not.
+        """
+        try:
+            anew = self._mapped(region.row)
+        except ServingError:
+            raise _lost(region.row.name) from None
         anew.mapping.may_be_pinned = False
         self._regions[region.row.name] = anew
         return anew

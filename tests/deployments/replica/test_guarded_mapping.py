@@ -68,6 +68,8 @@ except InvalidArgument as error:
 else:
     raise AssertionError("the region is still there")
 os.truncate(path, {SIZE})
+regions.view("r", 0, 3)[:] = b"abc"
+assert open(path, "rb").read()[100:103] == b"abc"
 regions.unregister("r")
 regions.register("r", key, 0, {SIZE})
 regions.view("r", 0, 3)[:] = b"abc"
@@ -105,3 +107,18 @@ def test_an_object_that_was_small_for_a_while_is_seen_again_by_the_process_of_a_
     assert mapping.holds(SIZE)
     assert bytes(borrowed.view((mapping.number, 0, 4))) == b"news"
     borrowed.forget(None, mapping.number)
+
+
+def test_an_answer_for_which_a_models_process_has_no_memory_is_sent_to_its_replica(key: str) -> None:
+    """Which finds the same, and has an error for the client."""
+    code = """
+from deployments.backends.python.process.channel import Writer
+array = np.arange(100_000, dtype=np.uint8)
+(_, _, _, content), = Writer().describe({"Y": array}, {"Y": view[:200_000]})
+assert content is None and bytes(view[:100_000]) == array.tobytes()
+os.truncate(path, 0)
+(_, _, _, content), = Writer().describe({"Y": array}, {"Y": view[:200_000]})
+assert content is not None
+"""
+    ended = process(code, key)
+    assert not ended.returncode and not ended.stderr, ended.stderr

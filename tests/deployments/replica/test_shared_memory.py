@@ -201,6 +201,29 @@ def test_an_output_whose_object_became_too_small_meanwhile_is_an_error(key: str,
     codec.encode(request, InferResponse({"Y": Y}))
 
 
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_an_output_for_which_there_is_no_memory_is_an_error_and_the_next_finds_it_again(
+    key: str, kind: str, tmp_path: Path
+) -> None:
+    path = Path("/dev/shm", key[1:])
+
+    class Full(Regions):
+        def check(self, region: str, view: memoryview) -> None:
+            super().check(region, view)
+            os.truncate(path, 0)  # the kernel sends the same signal where a full /dev/shm has no memory for a page
+
+    regions = Full(RegionTable(NodeFolder("node", tmp_path)))
+    regions.register("r", key, 5000, 100)
+    codec, request = decoded(kind, regions)
+    with pytest.raises(InvalidArgument, match="'r' is larger than its object, or there is no memory for it"):
+        codec.encode(request, InferResponse({"Y": Y}))
+    os.truncate(path, 6000)
+    codec, request = decoded(kind, regions_of(tmp_path))
+    codec.encode(request, InferResponse({"Y": Y}))
+    assert path.read_bytes()[5000:].startswith(Y.tobytes())
+    assert bytes(regions.view("r", 0, Y.nbytes)) == Y.tobytes()
+
+
 def test_every_process_of_the_node_has_a_change_at_once(key: str, tmp_path: Path) -> None:
     ours, theirs = regions_of(tmp_path), regions_of(tmp_path)
     assert not theirs.registered

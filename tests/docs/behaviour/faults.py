@@ -66,6 +66,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_guarded_mapping.py::test_the_process_goes_on_and_the_region_is_refused",
         "e2e/clients/test_clients.py::test_shared_memory_that_shrinks_while_it_is_used_ends_no_process",
     ),
+    "An output for which a full `/dev/shm` has no memory": (
+        "deployments/replica/test_shared_memory.py::test_an_output_for_which_there_is_no_memory_is_an_error_and_the_next_finds_it_again",
+        "deployments/replica/test_guarded_mapping.py::test_an_answer_for_which_a_models_process_has_no_memory_is_sent_to_its_replica",
+        "deployments/replica/test_guarded_mapping.py::test_the_process_goes_on_and_the_region_is_refused",
+    ),
     "A wall clock that jumps by an hour": (
         "deployments/test_clocks.py::test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown",
         "e2e/test_clock_jumps.py::test_the_wall_clock_jumps",

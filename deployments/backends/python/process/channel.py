@@ -16,6 +16,7 @@ import numpy as np
 
 from deployments.backends.python.process.area import TOLD_BYTES, OwnArea, PeerArea, aligned
 from deployments.backends.python.process.in_turn import InTurn
+from deployments.replica.guarded_mapping import GuardedMapping
 from protocol.infer import Array
 
 PACKET_BYTES = 60_000
@@ -64,7 +65,7 @@ class Writer:
     def describe(self, arrays: Mapping[str, Array], places: Mapping[str, memoryview] | None = None) -> Tensors:
         """Return what stands in the message for some tensors.
 
-        A large one that fits in its place of `places` is written there, and nowhere else.
+        A large one that fits in its place of `places` is written there, and nowhere else where that has memory.
         """
         tensors: Tensors = []
         for name, array in arrays.items():
@@ -77,9 +78,8 @@ class Writer:
             if size <= _INLINE_BYTES and self._inline_bytes + size <= _INLINE_TOTAL_BYTES:
                 self._inline_bytes += size
                 content = array.tobytes()
-            elif places is not None and name in places and size <= places[name].nbytes:
+            elif places is not None and name in places and _put(array, places[name]):
                 content = None
-                np.ndarray(array.shape, dtype, places[name])[...] = array
             elif (
                 self.places is not None
                 and array.flags.c_contiguous
@@ -104,6 +104,14 @@ class Writer:
         large, self._large = self._large, []
         area.write(offset, large)
         return offset, self._size_bytes
+
+
+def _put(array: Array, place: memoryview) -> bool:
+    """Write an array where it is wanted; returns whether it is there, for which there may be no memory."""
+    if array.nbytes > place.nbytes:
+        return False
+    np.ndarray(array.shape, array.dtype, place)[...] = array
+    return not (isinstance(place.obj, GuardedMapping) and place.obj.lost)
 
 
 def received(connection: socket.socket) -> bytes | None:
