@@ -1,6 +1,7 @@
 """Shared memory between a replica and the process of a model: used again while large tensors come, and freed at its end."""
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -14,6 +15,7 @@ import pytest
 
 from deployments.backends.python.process import area
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
+from protocol.errors import Unavailable
 from protocol.infer import Array
 from tests.deployments.replica.hosted_models import ADD_ONE, CONFIG, DECOUPLED, Models, on_a_loop
 
@@ -230,3 +232,19 @@ def test_a_message_that_cannot_be_sent_leaves_the_areas_as_they_were(ends: tuple
     send(one, "text")
     receive(other)
     assert [each._own._places.taken_count for each in ends] == [1, 0]
+
+
+@on_a_loop
+async def test_a_batch_that_the_machine_has_no_memory_for_is_told_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    large = [0] * 100_000
+    async with Models(tmp_path, own_processes=True).add("add_one", ADD_ONE).hosted() as call:
+        with monkeypatch.context() as patched:
+            patched.setattr(area, "mmap", refuse)
+            with pytest.raises(Unavailable, match="the server has no memory left"):
+                await call("add_one", *large)
+        assert await call("add_one", *large) == [1] * len(large)

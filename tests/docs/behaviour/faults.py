@@ -144,6 +144,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/grpc/test_unary.py::test_what_the_machine_has_no_more_of_is_told",
         "app/http/test_few_descriptors.py::test_clients_beyond_the_descriptors_cost_nothing_but_their_own_answer",
     ),
+    "So is what there is no memory for between a replica": (
+        "deployments/backends/test_python_areas.py::test_a_batch_that_the_machine_has_no_memory_for_is_told_to_come_back",
+    ),
     "Lines that a log has no room for": (
         "deployments/log/test_process_log.py::test_a_full_disk_is_no_news_to_the_log_that_lies_on_it",
     ),

@@ -19,6 +19,7 @@ from typing import IO
 import numpy as np
 
 from deployments.lane.places import Places
+from protocol.errors import ServingError, unexpected
 from protocol.infer import Array
 
 FIRST_BYTES = 4 << 20
@@ -34,6 +35,10 @@ _PUNCH_HOLE = 3
 
 class AreaFullError(Exception):
     """There is no room, and there may not be more."""
+
+    def told(self) -> ServingError:
+        """Return what a client hears: `Unavailable` where it is the machine that has no more."""
+        return unexpected(self.__cause__, str(self))
 
 
 class _Area:

@@ -224,7 +224,7 @@ class Child:
             self._work.send("batch", writer, requests)
         except AreaFullError as error:
             self._inputs.let_go(held)
-            raise Internal(str(error)) from None
+            raise error.told() from None
         except OSError as error:  # it is dead, which is about to be heard, or reads nothing
             self.kill(f"took no batch: {error.strerror}")
         except Exception:

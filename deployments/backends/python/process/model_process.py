@@ -143,7 +143,7 @@ class ModelProcess:
         try:
             channel.send("results", writer, *times, changed, outcomes)
         except AreaFullError as error:
-            channel.send("results", None, *times, changed, ("Internal", str(error), None))
+            channel.send("results", None, *times, changed, result_fields(error.told(), Writer()))
         for fields, answer in late or ():
             answer.when_set(partial(self._put_late, fields[0]))
         if isinstance(failure, GpuFault):
@@ -169,7 +169,7 @@ class ModelProcess:
         try:
             self._channel.send("response", writer, number, final, output_ns, fields)
         except AreaFullError as error:
-            self._channel.send("response", None, number, True, 0, ("Internal", str(error), None))
+            self._channel.send("response", None, number, True, 0, result_fields(error.told(), Writer()))
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ class Outbox:
         try:
             self.send("result", writer, number, final, names, fields)
         except AreaFullError as error:
-            self.send("result", None, number, True, names, ("Internal", str(error), None))
+            self.send("result", None, number, True, names, result_fields(error.told(), Writer()))
             return False
         return True
 
