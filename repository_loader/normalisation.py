@@ -72,6 +72,8 @@ def _normalise_groups(config: ModelConfig, gpu_ids: Sequence[int], fall_back: bo
 def _complete_warmup(config: ModelConfig) -> Iterator[Fault]:
     """Add zeros for required inputs that a warmup sample leaves out, where Triton fails the load."""
     for index, sample in enumerate(config.model_warmup):
+        if not sample.batch_size:
+            continue  # it is never run, whatever it leaves out
         for tensor in config.input:
             if tensor.optional or tensor.name in sample.inputs:
                 continue

@@ -85,13 +85,19 @@ def test_leaves_ensembles_alone() -> None:
 def test_sends_zeros_for_inputs_that_a_warmup_leaves_out() -> None:
     actual = config(
         'input { name: "A" data_type: TYPE_INT64 dims: [ -1, 4 ] } input { name: "B" optional: true } '
-        'input { name: "C" } model_warmup { name: "w" inputs { key: "C" value { random_data: true } } }'
+        'input { name: "C" } model_warmup { name: "w" batch_size: 1 inputs { key: "C" value { random_data: true } } }'
     )
     (remark,) = normalise(actual, range(0))
     assert remark.field == "model_warmup[0].inputs"
     assert set(actual.model_warmup[0].inputs) == {"A", "C"}
     made = actual.model_warmup[0].inputs["A"]
     assert (list(made.dims), made.zero_data, made.data_type) == ([1, 4], True, actual.input[0].data_type)
+
+
+def test_leaves_a_warmup_that_is_never_run_as_it_is() -> None:
+    actual = config('input { name: "A" data_type: TYPE_INT64 dims: 4 } model_warmup { name: "w" }')
+    assert list(normalise(actual, range(0))) == []
+    assert not actual.model_warmup[0].inputs
 
 
 def test_normalising_twice_changes_nothing() -> None:
