@@ -48,6 +48,8 @@ def check_sequence_batching(config: ModelConfig) -> Iterator[Fault]:
     for index, state in enumerate(sequence.state):
         for fault in _check_state(state):
             yield Fault(f"{base}.state[{index}]{fault.field}", f"{fault.message} for {name}")
+        for text in _check_initial_state(state):
+            yield Fault(f"{base}.state[{index}].initial_state", text)
 
 
 def _check_controls(config: ModelConfig) -> Iterator[Fault]:
@@ -112,8 +114,6 @@ def _check_state(state: ModelSequenceBatching.State) -> Iterator[Fault]:
         yield Fault(".dims", f"sequence batching state '{state.input_name}' must specify 'dims'")
     if any(dim < 1 and dim != -1 for dim in state.dims):
         yield Fault(".dims", f"sequence batching state '{state.input_name}' dimension must be integer >= 1, or -1")
-    for text in _check_initial_state(state):
-        yield Fault(".initial_state", text)
     if state.use_growable_memory and not state.use_same_buffer_for_input_output:
         yield Fault("", "'use_growable_memory' needs 'use_same_buffer_for_input_output'")
 

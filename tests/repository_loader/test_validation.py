@@ -470,12 +470,20 @@ INITIAL_STATES = {
         'initial_state { name: "z" data_type: TYPE_FP32 dims: 2 }',
         "initial_state setting expects state'i' to have state_data set",
     ),
+    "name": (
+        "initial_state { data_type: TYPE_FP32 dims: 2 zero_data: true }",
+        "Field 'name' must be set when using initial_state for state input 'i'.",
+    ),
+    "data type": (
+        'initial_state { name: "z" data_type: TYPE_INT32 dims: 2 zero_data: true }',
+        "The data type used for 'initial_state' field of state 'i' does not match the state data type.",
+    ),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), INITIAL_STATES.values(), ids=INITIAL_STATES)
 def test_refuses_initial_states(text: str, expected: str) -> None:
-    assert any(message.startswith(expected) for _, message in faults(sequence(STATE.format(text))))
+    assert expected in [message for _, message in faults(sequence(STATE.format(text)))]
 
 
 def test_an_ensemble_has_no_backend() -> None:
