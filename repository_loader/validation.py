@@ -205,7 +205,7 @@ def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
     for index, sample in enumerate(config.model_warmup):
         if not sample.batch_size:
             continue  # it is never run, whatever it says
-        if sample.batch_size > config.max_batch_size > 0:
+        if sample.batch_size > max(1, config.max_batch_size):
             yield Fault(
                 f"model_warmup[{index}].batch_size",
                 f"failed to run warmup sample '{sample.name}': batch size {sample.batch_size} for '{config.name}', "

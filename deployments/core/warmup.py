@@ -42,7 +42,7 @@ def warm_up(
     for sample in package.config.model_warmup:
         if not sample.batch_size:
             continue
-        copies = sample.batch_size if signature.max_batch_size else 1
+        copies = sample.batch_size
         if max(copies, sample.count) > _MOST:
             raise ModelLoadError(f"warmup sample '{sample.name}' has a batch_size or count of more than {_MOST}")
         if copies > max(1, signature.max_batch_size):

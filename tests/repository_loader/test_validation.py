@@ -226,6 +226,11 @@ RULES = {
         "model_warmup[0].batch_size",
         "failed to run warmup sample 'w': batch size 5 for 'm', max allowed is 4",
     ),
+    "warmup batch without batches": (
+        f'{PYTHON} model_warmup {{ name: "w" batch_size: 2 }}',
+        "model_warmup[0].batch_size",
+        "failed to run warmup sample 'w': batch size 2 for 'm', max allowed is 0",
+    ),
     "warmup shape": (
         f'{PYTHON} model_warmup {{ batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 2 zero_data: true }} }} }}',
         'model_warmup[0].inputs["X"].dims',
