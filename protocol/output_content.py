@@ -57,11 +57,10 @@ class OutputContent:
                 f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) "
                 f"should be at least {len(content)} bytes to hold the results"
             )
-        self._shared_memory.check(place.region, view)
         target = view[: len(content)]
         if not _is_same_memory(content, target):
             target[:] = content
-            self._shared_memory.check(place.region, view)  # there may have been no memory for it
+        self._shared_memory.check(place.region, view)  # only now: there may have been none for what was written
 
     def _datatype(self, name: str, array: Array) -> DataType:
         spec = self._signature.outputs.get(name)

@@ -116,10 +116,8 @@ class RegionPlace:
 
     def write(self, content: bytes) -> None:
         """Copy bytes that there is room for to its beginning. Raises ServingError where that cannot be."""
-        if not self.region.holds(self.offset + len(content)):
-            raise _lost(self.region.row.name)
         self.region.write(self.offset, content)
-        if not self.region.holds(self.offset + len(content)):  # there was no memory for it
+        if not self.region.holds(self.offset + len(content)):  # only now: there may have been no memory for it
             raise _lost(self.region.row.name)
 
 

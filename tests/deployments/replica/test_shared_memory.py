@@ -206,15 +206,10 @@ def test_an_output_for_which_there_is_no_memory_is_an_error_and_the_next_finds_i
     key: str, kind: str, tmp_path: Path
 ) -> None:
     path = Path("/dev/shm", key[1:])
-
-    class Full(Regions):
-        def check(self, region: str, view: memoryview) -> None:
-            super().check(region, view)
-            os.truncate(path, 0)  # the kernel sends the same signal where a full /dev/shm has no memory for a page
-
-    regions = Full(RegionTable(NodeFolder("node", tmp_path)))
+    regions = regions_of(tmp_path)
     regions.register("r", key, 5000, 100)
     codec, request = decoded(kind, regions)
+    os.truncate(path, 0)  # the kernel sends the same signal where a full /dev/shm has no memory for a page
     with pytest.raises(InvalidArgument, match="'r' is larger than its object, or there is no memory for it"):
         codec.encode(request, InferResponse({"Y": Y}))
     os.truncate(path, 6000)
