@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,10 @@ from deployments.ray_folder import ray_folder
 _RAY_START_S = 30
 """How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
 _LOOK_S = 0.25
+_LEAST_STORE_BYTES = 75 << 20
+"""Ray takes no smaller object store."""
+_ROOMY_BYTES = 11 * 10**9
+"""Of free shared memory: Ray makes its object store no larger than 95 % of it where it is more than 10 GB."""
 _USED_MEMORY = re.compile(r"[\d.]+\wB used / [\d.]+\wB limit")
 
 
@@ -186,7 +191,19 @@ def cluster(options: RayOptions) -> dict[str, Any]:
         "dashboard_host": "127.0.0.1",
         # None lets Ray take the next free port when 8265 is taken.
         "dashboard_port": options.dashboard_port or None,
+        "object_store_memory": object_store_bytes(),
     }
+
+
+def object_store_bytes(folder: str = "/dev/shm") -> int | None:
+    """Return how large Ray's object store is to be for its place in shared memory, None for what Ray chooses.
+
+    It holds what is too large for a message: files of a load, tensors of deployment handles. Ray makes it a third of
+    the machine's memory, and puts it into its own folder where `/dev/shm` has no room for that, as in most containers:
+    there a full disk would end Ray.
+    """
+    free = shutil.disk_usage(folder).free
+    return free // 2 if 2 * _LEAST_STORE_BYTES <= free < _ROOMY_BYTES else None
 
 
 def last_words(error: Exception) -> str:

@@ -1,10 +1,12 @@
 import errno
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,6 +155,18 @@ def test_a_current_folder_that_has_been_removed_is_named(tmp_path: Path) -> None
     command = f"mkdir gone && cd gone && rmdir ../gone && exec {EAGLERAY} serve --model-repository /"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, "the current folder has been removed; start in another one" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "store_bytes"),
+    [(64 << 20, None), (150 << 20, 75 << 20), (2 << 30, 1 << 30), (12 * 10**9, None)],
+    ids=["no room for any", "the least", "a container", "room for all"],
+)
+def test_rays_object_store_fits_into_shared_memory(
+    free_bytes: int, store_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free_bytes))
+    assert cluster(RayOptions())["object_store_memory"] == store_bytes
 
 
 def test_ray_has_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
