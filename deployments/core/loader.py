@@ -172,7 +172,8 @@ def assemble(
     def cached(scheduler: Scheduler) -> Scheduler:
         if cache is None or not package.config.response_cache.enable:
             return scheduler
-        return CachedScheduler(scheduler, cache.of(prepared.files or secrets.token_hex()), statistics, clock)
+        of_files = cache.of(prepared.files or secrets.token_hex(), signature.outputs)
+        return CachedScheduler(scheduler, of_files, statistics, clock)
 
     if is_ensemble(package.config):
         ensemble = ensemble_scheduler(package.config, step_signatures or {}, router, statistics, clock)

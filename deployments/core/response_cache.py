@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -21,29 +21,31 @@ _KINDS: Final = "biufO"
 _PAD_BYTES: Final = 16
 _PRESENT: Final = "responses"
 """The file that names the ring which the process that started last has."""
-_FORM: Final = 1
+_FORM: Final = 2
 """Raised when the ring, the keys or what is kept under them change: an older process may have one on the same node."""
 
 
 class ResponseCache:
     """What the models of one scope have answered; belongs to the loop's thread.
 
-    A scope is all that must be the same of two models, in whichever processes, for one to answer for the other.
+    A scope is all that must be the same of two models, in whichever processes, for one to answer for the other. Who
+    names no outputs asks for all that a model has: `outputs`.
     """
 
-    def __init__(self, ring: ResponseRing, scope: str = "") -> None:
+    def __init__(self, ring: ResponseRing, scope: str = "", outputs: Collection[str] | None = None) -> None:
         self._ring = ring
         self._scope = scope
+        self._outputs = outputs
         self._hash = hashlib.sha256(f"{scope}\0".encode())
 
-    def of(self, scope: str) -> "ResponseCache":
+    def of(self, scope: str, outputs: Collection[str] | None = None) -> "ResponseCache":
         """Return the cache for a narrower scope."""
-        return ResponseCache(self._ring, f"{self._scope}\0{scope}")
+        return ResponseCache(self._ring, f"{self._scope}\0{scope}", outputs)
 
     def key(self, request: InferRequest) -> bytes:
         """Return what only requests have in common that the models of the scope must answer alike."""
         digest = self._hash.copy()
-        digest.update(request_digest(request))
+        digest.update(request_digest(request, self._outputs))
         return digest.digest()
 
     def find(self, key: bytes) -> InferResponse | None:
@@ -84,15 +86,15 @@ def open_response_cache(folder: Path, size_bytes: int) -> ResponseCache | None:
         return None
 
 
-def request_digest(request: InferRequest) -> bytes:
+def request_digest(request: InferRequest, outputs: Collection[str] | None = None) -> bytes:
     """Return what two requests have in common only if a model must answer them alike.
 
-    That is their inputs with names, shapes, datatypes and content, their parameters, and the outputs they ask for. The
-    id is no part of it, which `generate` hands on as a parameter too.
+    That is their inputs with names, shapes, datatypes and content, their parameters, and the outputs they ask for, of
+    all `outputs` where they name none. The id is no part of it, which `generate` hands on as a parameter too.
     """
     digest = hashlib.sha256()
     add = digest.update
-    wanted = request.outputs
+    wanted = outputs if request.outputs is None else request.outputs
     parameters = request.parameters or {}
     settings = sorted(item for item in parameters.items() if item != ("id", request.id)) or None
     add(repr((None if wanted is None else sorted(wanted), settings)).encode("utf-8", "surrogatepass"))

@@ -99,6 +99,16 @@ def test_a_request_that_differs_runs(other):
     assert served.executions == 2
 
 
+def test_to_name_no_output_is_to_ask_for_all():
+    """As an ensemble does, and then a client."""
+    served = Served(response_cache(1 << 24).of("m", ("Y", "Z")))
+    served.ask("a", outputs=("Z", "Y"))
+    served.ask("b")
+    assert served.executions == 1
+    served.ask("c", outputs=("Y",))
+    assert served.executions == 2
+
+
 def test_the_id_that_generate_hands_on_as_a_parameter_is_no_difference():
     served = Served()
     for id in ("a", "b"):
