@@ -42,6 +42,12 @@ def test_the_repository_that_its_steps_name_is_among_what_is_copied(cluster: dic
     assert (FILE.parent / Path(path).relative_to(copied)).is_dir()
 
 
+def test_every_machine_can_read_the_stores_that_its_comments_offer(cluster: dict[str, Any]) -> None:
+    commands = [*cluster["setup_commands"], *cluster["available_node_types"]["gpu_worker"]["worker_setup_commands"]]
+    extras = [re.findall(r"eagleray\[(\S+)\]", command)[0].split(",") for command in commands]
+    assert len(extras) == 2 and all("storage" in each for each in extras)
+
+
 def test_dashboard_listens_on_loopback_only(cluster: dict[str, Any]) -> None:
     (start,) = [command for command in cluster["head_start_ray_commands"] if "ray start" in command]
     assert "--dashboard-host=127.0.0.1" in start
