@@ -319,7 +319,13 @@ def plan(as_json: bool, **flags: Any) -> None:
 
 @main.command()
 @click.argument("name")
-@click.option("--for", "scopes", default="infer", help="What the key lets do: infer, read, manage, by commas.")
+@click.option(
+    "--for",
+    "scopes",
+    default="infer",
+    show_default=True,
+    help="What the key lets do: infer, read, manage, by commas.",
+)
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="File of keys to add it to; made if needed.")
 def new_api_key(name: str, scopes: str, path: str | None) -> None:
     """Print a new API key, and add the line that stands for it to the file of --api-key-file."""

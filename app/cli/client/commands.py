@@ -1,6 +1,7 @@
 """`eagleray status | infer | load | unload | reload`: what a person asks of a server that runs."""
 
 import json
+import os
 import sys
 import time
 from contextlib import nullcontext, suppress
@@ -103,7 +104,8 @@ def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in inputs:
         name, equals, value = each.partition("=")
-        if not equals or (name not in names and len(names) == 1):
+        named_file = value.startswith("@") and os.path.isfile(value[1:])
+        if not equals or (name not in names and len(names) == 1 and not named_file):
             if len(names) != 1:
                 raise click.UsageError(f"--input {each}: which one of {', '.join(names)}? write NAME=VALUE")
             name, value = names[0], each
@@ -146,7 +148,11 @@ def reload(model: str, server: RemoteServer, as_json: bool) -> None:
 
 @click.command()
 @click.argument("model")
-@click.option("--dependents", is_flag=True, help="Also unload the models that an ensemble is made of.")
+@click.option(
+    "--dependents",
+    is_flag=True,
+    help="Also unload those of an ensemble's models that nobody loaded by name and nothing else needs.",
+)
 @server_options
 def unload(model: str, dependents: bool, server: RemoteServer, as_json: bool) -> None:
     """Unload a model."""

@@ -299,6 +299,13 @@ def test_a_model_without_inputs_is_said_to_have_none(given: list[str]) -> None:
     assert (done.exit_code, "Error: model 'm' has no inputs\n" in done.output) == (2, True), done.output
 
 
+def test_a_file_for_an_input_that_the_only_one_is_not_called_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "seven.png").write_bytes(b"")
+    with something_else(200, b'{"inputs": [{"name": "IMAGE", "datatype": "BYTES", "shape": [1]}]}') as url:
+        done = CliRunner().invoke(main, ["infer", "m", "--input", f"IMGE=@{tmp_path}/seven.png", "--url", url])
+    assert (done.exit_code, "Error: model 'm' has no input 'IMGE'; it has IMAGE\n" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize(("variable", "coloured"), [("", True), ("1", False)])
 def test_doctor_has_no_colours_where_the_environment_asks_for_none(variable: str, coloured: bool) -> None:
     with something_else(200, b'{"findings": [{"level": "ok", "check": "c", "text": "t"}]}') as url:
@@ -316,6 +323,10 @@ def test_the_help_names_the_variables_and_the_default() -> None:
     text = " ".join(CliRunner().invoke(main, ["status", "--help"]).output.split())
     assert "[env var: EAGLERAY_CLIENT_URL; default: http://127.0.0.1:8000]" in text
     assert "[env var: EAGLERAY_CLIENT_KEY]" in text and "[env var: EAGLERAY_CLIENT_HEADERS]" in text
+
+
+def test_the_help_says_what_a_key_is_good_for_unless_it_is_told() -> None:
+    assert "[default: infer]" in " ".join(CliRunner().invoke(main, ["new-api-key", "--help"]).output.split())
 
 
 def test_a_port_that_does_not_speak_http_is_one_sentence() -> None:
