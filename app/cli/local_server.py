@@ -338,7 +338,8 @@ def _suggest(base: str, directory: Directory, keys: bool) -> None:
     if example is not None:
         path, body = example
         print(f"  {curl} {base}{path} -d {body}")
-    print(f"  {base}/v2/docs in a browser")
+    if not keys:  # a browser that is pointed there sends none
+        print(f"  {base}/v2/docs in a browser")
 
 
 def _failed(entry: Any) -> bool:

@@ -247,3 +247,13 @@ def test_repositories_without_models_are_said_to_have_none(
     settings = Settings(model_repository=("/m",), model_control_mode=mode)  # type: ignore[arg-type]
     LocalServer(settings, RayOptions(dashboard=False))._announce(Directory(), {"grpc": 8001})
     assert (NO_MODEL in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize("keys", [(), (f"web infer {'0' * 64}",)], ids=["no keys", "keys"])
+def test_the_page_of_the_api_is_suggested_where_a_browser_gets_it(
+    keys: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(model_repository=("/m",), api_key=keys)
+    LocalServer(settings, RayOptions(dashboard=False))._announce(Directory(), {"http": 8000})
+    told = capsys.readouterr().out
+    assert ("/v2/docs" in told, "$KEY" in told) == (not keys, bool(keys))
