@@ -230,7 +230,7 @@ _ROWS = (
                 "KIND_AUTO is a GPU if there is one that the backend can use; what runs where: see above",
             ),
             ("count", "instances on each device; threads or processes: see above"),
-            ("gpus", "GPUs of one node on which the group has instances; all when none is named"),
+            ("gpus", "GPUs of the cluster, by number, on which the group has instances; all when none is named"),
             ("passive", "the group gets no requests; of Python models it has instances, of others none"),
             ("rate_limiter", "with `--rate-limit=execution_count` an instance runs while its resources are free"),
         )
