@@ -19,6 +19,8 @@ _MAX_RETRIES: Final = 3
 _RETRY_TIMEOUT: Final = timedelta(seconds=20)
 _CHUNK_BYTES: Final = 8 << 20
 _LISTED_AT_ONCE: Final = 1000
+_MACHINES_OWN: Final = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
+"""Where a machine in a cloud is asked for its own credentials (S3, Google, Azure): when there are no others."""
 _CHANGED: Final = "changed "
 """What the version of a file begins with whose store lists no ETag: a time, which says nothing of what is sent."""
 
@@ -83,6 +85,8 @@ class ObjectStore:
     def _error(self, error: Exception) -> StorageError:
         """Say in one line what went wrong; the client's text goes on for pages."""
         line = " ".join(str(error).partition("Debug source")[0].split())[:400]
+        if any(path in line for path in _MACHINES_OWN):
+            line = f"no credentials are set for it, and this machine has none of its own: {line}"
         return StorageError(f"the model repository {self._location.shown} cannot be read: {line}")
 
 
