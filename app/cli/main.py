@@ -4,6 +4,7 @@ Exit codes: 0, 1 (something failed at run time), 2 (usage or configuration).
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -176,8 +177,9 @@ def _repository(path: str, source: str) -> str:
         return path
     where = "" if source.startswith("--") else f"{source}: "
     if not path or not Path(path).is_dir():
-        several = [each for each in path.replace(",", os.pathsep).split(os.pathsep) if os.path.isdir(each)]
-        hint = "; give --model-repository once for each of several" if several else ""
+        between = "put ':' between several folders, or spaces where one is an address"
+        more = between if where else "give --model-repository once for each of several"
+        hint = f"; {more}" if any(os.path.isdir(each) for each in re.split(r"[:,\s]", path)) else ""
         raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} is not a folder{hint}")
     if not os.access(path, os.R_OK | os.X_OK):
         raise click.UsageError(f"{where}the model repository {os.path.abspath(path)} cannot be read: Permission denied")

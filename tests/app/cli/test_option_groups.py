@@ -66,6 +66,14 @@ def test_several_repositories_in_one_flag_are_told_to_be_given_one_by_one(separa
     assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {told}")
 
 
+@pytest.mark.parametrize("written", ["{0} {0}", "{0}:http://127.0.0.1:1/models.zip", "{0},{0}"])
+def test_several_repositories_in_the_variable_are_told_what_stands_between_them(written: str, tmp_path: Path) -> None:
+    several = written.format(tmp_path)
+    done = CliRunner(env={"EAGLERAY_MODEL_REPOSITORY": several}).invoke(main, ["plan"])
+    told = "is not a folder; put ':' between several folders, or spaces where one is an address"
+    assert (done.exit_code, done.output.rstrip().endswith(told)) == (2, True), done.output
+
+
 def test_a_repository_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"models\xff")
     folder.mkdir()
