@@ -25,6 +25,8 @@ _LIKENESS: Final = 0.76
 """Of a mistyped name: `MODEL_REPO` has 0.77 of `MODEL_REPOSITORY`; `SERVICE_PORT`, which Kubernetes sets, 0.75."""
 _CLIENT = ("EAGLERAY_CLIENT_HEADERS", "EAGLERAY_CLIENT_KEY", "EAGLERAY_CLIENT_URL")
 """What the commands that ask a server take from the environment."""
+_FLAGS_ALONE = ("dashboard", "dashboard-port", "num-cpus", "num-gpus", "ray-address")
+"""Flags of `eagleray serve` that say how Ray is started, and are no settings of what runs on it."""
 
 
 def environment() -> dict[str, Any]:
@@ -60,7 +62,9 @@ def unknown_variables() -> list[str]:
     sentences = []
     for name in sorted(os.environ):
         if name.startswith(_PREFIX) and name not in known and not name.startswith(_NOT_OURS):
+            flag = name.removeprefix(_PREFIX).lower().replace("_", "-")
             hint = "".join(f"; did you mean {close}?" for close in _near(name, known))
+            hint = f"; give --{flag}" if flag in _FLAGS_ALONE else hint
             sentences.append(f"the environment variable {name} is no setting{hint}")
     return sentences
 

@@ -8,6 +8,8 @@ from click.testing import CliRunner
 
 from app.builder import build
 from app.cli.main import main, read_settings, settings_options, triton_options
+from app.cli.option_groups import group_of
+from app.environment import unknown_variables
 from app.settings import Settings
 from app.triton_flags import DEPRECATED, OLD_FLAGS, REASONS, merged_settings
 
@@ -268,6 +270,16 @@ def test_a_variable_that_is_near_a_setting_is_named_with_it(
     assert (
         f"warning: the environment variable EAGLERAY_{near} is no setting; did you mean EAGLERAY_{meant}?\n" in printed
     )
+
+
+def test_a_variable_for_what_a_flag_alone_says_is_named_with_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = [each for each in main.commands["serve"].params if group_of(str(each.name)) == "Ray"]
+    assert len(flags) == 5
+    for flag in flags:
+        with monkeypatch.context() as there:
+            there.setenv(f"EAGLERAY_{str(flag.name).upper()}", "1")
+            (told,) = unknown_variables()
+        assert told.endswith(f" is no setting; give {flag.opts[0]}")
 
 
 def test_right_variables_and_those_of_the_benchmarks_are_not_named(
