@@ -195,7 +195,7 @@ class Settings(BaseModel):
     )
     api_key: tuple[str, ...] = Field((), description="Line as in --api-key-file; may be given several times.")
     allow_admin_api: bool = Field(
-        True, description="Whether clients may load and unload models and change trace and log settings."
+        True, description="Whether clients may load and unload models, and change traffic and trace and log settings."
     )
     admin_address: Address = Field("127.0.0.1", description="Address of the admin API, if it has a port of its own.")
     admin_port: int = Field(
