@@ -50,6 +50,19 @@ def test_promtool_takes_the_configurations_and_their_rules() -> None:
 
 
 @needs_promtool
+@pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-cluster.yml"])
+def test_the_key_is_found_where_the_page_puts_it_wherever_the_folder_is(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "prometheus"
+    shutil.copytree(FOLDER, folder)
+    (folder / "eagleray-key").write_text("key")
+    configuration = folder / name
+    configuration.write_text(configuration.read_text().replace("# authorization:", "authorization:"))
+    assert "\n    authorization:" in configuration.read_text()
+    found = run("promtool", "check", "config", str(configuration))
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_alerts_fire_when_they_should_and_not_else(path: Path) -> None:
     found = run("promtool", "test", "rules", str(path))
