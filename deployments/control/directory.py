@@ -29,10 +29,11 @@ TRIED_AGAIN = "; it is tried again"
 class VersionEntry:
     """One version of a model: its state as Triton names it, where it runs and how long loading took.
 
-    `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones;
-    `fails_to_start` that such new ones have failed to start; `held` that it gets no requests before the whole change
-    that it is part of has succeeded, or as that has failed and what served before serves on; `stepless` that it is an
-    ensemble one of whose steps was unloaded; `long_gone` that it was unloaded an hour ago or earlier.
+    `replacing` says that it has no replica, as it has lost every one or there was no room for any, and will be ready
+    when Serve has made new ones; `fails_to_start` that such new ones have failed to start, or found no room; `held`
+    that it gets no requests before the whole change that it is part of has succeeded, or as that has failed and what
+    served before serves on; `stepless` that it is an ensemble one of whose steps was unloaded; `long_gone` that it was
+    unloaded an hour ago or earlier.
     """
 
     state: str = LOADING
@@ -68,6 +69,11 @@ class VersionEntry:
         reason = f"{NO_REPLICA}, but the last one failed to start: {cause}" if cause else NO_REPLICA
         self.state, self.reason = UNAVAILABLE, reason
         self.replacing, self.fails_to_start = True, bool(cause)
+
+    def finds_no_room(self, reason: str) -> None:
+        """Note that the version will be ready when there is room for a replica, and what that needs."""
+        self.state, self.reason = UNAVAILABLE, reason
+        self.replacing = self.fails_to_start = True
 
     @property
     def failed(self) -> bool:

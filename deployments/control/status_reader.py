@@ -190,6 +190,11 @@ class StatusReader:
                 entry.lost_its_replicas(cause)
             if entry.reason != before:
                 logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
+        elif entry.state != READY and all(part.state.lacks_room for part in parts):
+            before = entry.reason
+            entry.finds_no_room(_no_room(parts[0].deployment))
+            if entry.reason != before:
+                logger.warning("'%s' version %d: %s", model.name, model.version, entry.reason)
 
     def _take_failures(self, parts: Sequence["_Part"], entry: VersionEntry) -> None:
         """Note why some of the instance groups of a version that is ready failed to load."""
@@ -287,6 +292,7 @@ class StatusReader:
         packages = packages_by_name(desired.plan)
         packages.take_told(self._packages, desired.plan)
         self._packages = packages
+        new = untried(desired)
         verdicts = []
         for trial, since_s in self._trials:
             # What Serve says at first may be of what was there before.
@@ -305,6 +311,9 @@ class StatusReader:
                     state = _state(deployment, applications)
                     if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
                         lacks_room |= state.lacks_room
+                        # A replica that runs already may go first.
+                        if reason is None and state.lacks_room and trial.command and (model.name, model.version) in new:
+                            reason = _no_room(deployment)
                 if reason is None:
                     open_count += 1
                 elif reason:
@@ -347,6 +356,15 @@ class _Part(NamedTuple):
     def failure(self) -> str:
         device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
+
+
+def _no_room(deployment: DeploymentPlan) -> str:
+    """Return what a replica needs, for which Serve has found no node."""
+    needs = [f"{deployment.num_cpus:g} CPUs"] if deployment.num_cpus else []
+    needs += [deployment.device] if deployment.num_gpus else []
+    needs += [f"{size} bytes of memory"] if (size := deployment.reserved_memory_bytes) else []
+    needs += [str(deployment.needs)] if deployment.needs else []
+    return f"a replica needs {' and '.join(needs)}, and no node has that much free"
 
 
 def _part(

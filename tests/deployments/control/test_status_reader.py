@@ -17,6 +17,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 
 from deployments import serve_internals
 from deployments.control import status_reader
+from deployments.control.desired_state import DesiredState
 from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
 from deployments.control.status_reader import StatusReader, Verdict, _Part
@@ -32,6 +33,7 @@ ray::ServeReplica:step:v1.initialize_and_get_metadata() (pid=1, ip=10.0.0.1)
   File "node_folder.py", line 51, in __init__
 OSError: [Errno 28] there are 4096 bytes free in /dev/shm
 """
+WAITS_FOR_ROOM = "Deployment 'v1' has 1 replicas that have taken more than 30s to be scheduled. This may be due to"
 DIED = "A replica failed to start with exception. Retrying 2 more time(s). Error:\nActorDiedError()"
 
 
@@ -260,6 +262,36 @@ def test_a_deployment_that_finds_no_room_beside_what_ran_is_told(
     assert verdicts(message) == [Verdict(trial, lacks_room=True)]
     desired = replace(desired, trials=(replace(trial, makes_room=False),))
     assert verdicts(message) == []
+
+
+def test_a_model_for_whose_replica_there_is_no_room_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has asked for it hears so; what nobody has asked for waits on, and all others are known to be tried."""
+    write(tmp_path, "step", 'parameters { key: "eagleray.num_cpus" value { string_value: "0.6" } }')
+    repository = Repository(tmp_path, at_start=("none",))
+    before, table = repository.read(), ModelTable()
+    started = Repository(tmp_path).read()
+    monkeypatch.setattr(status_reader, "_STALE_S", -1.0)
+
+    def told(desired: DesiredState, message: str) -> list[Verdict]:
+        states = {"step": {"v1": DeploymentState("UPDATING", message)}}
+        monkeypatch.setattr(status_reader, "application_states", lambda: states)
+        return asyncio.run(StatusReader().read(table, desired))
+
+    reason = "a replica needs 0.6 CPUs, and no node has that much free"
+    table.replace(started, {})
+    entry = table.models["step"].versions[1]
+    assert told(started, "") == [] and entry.state == LOADING and not table.settled
+    assert told(started, WAITS_FOR_ROOM) == []
+    assert (entry.state, entry.reason, entry.failed, table.settled) == (UNAVAILABLE, reason, False, True)
+    assert table.hindered == {("step", 1)}, "a load tries it again, and says what became of that"
+
+    polled = repository.load(before, "step")
+    asked = replace(polled, trials=(replace(polled.trials[0], command="id"),))
+    for desired, verdicts in ((polled, []), (asked, [Verdict(asked.trials[0], {"step": {1: reason}})])):
+        table.replace(desired, {})
+        assert told(desired, WAITS_FOR_ROOM) == verdicts
 
 
 def test_packed_replicas_have_told_what_they_load_when_serve_changes_none_of_them(

@@ -81,6 +81,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A load that a client asks for waits for no node": (
         "deployments/control/test_model_commands.py::test_a_load_for_which_there_is_no_room_fails_and_asks_for_no_node",
     ),
+    "That no node alone has what a replica needs": (
+        "deployments/control/test_status_reader.py::test_a_model_for_whose_replica_there_is_no_room_says_what_it_needs",
+    ),
     "No load of another model waits while": (
         "deployments/control/test_waiting_models.py::test_a_load_waits_for_no_model_that_is_read_again",
     ),
