@@ -183,11 +183,11 @@ class Directory:
     """Everything the controller has told so far.
 
     `epoch` is the controller's own, "" before it has told anything, and `generation` counts its changes. `settled`
-    says that all models were tried. `deployments` are (application, deployment) of every group, `hosted` the names of
-    the models of each; `embedded` the models that an ingress hosts itself, as `HostedModel.to_dict` writes them, by
-    name and version; `copies` ensembles that it hosts beside their replicas, in the same form; `client_state` what
-    clients have set for all ingresses. `unread` says why nothing is known yet, where a repository cannot be read, or
-    takes long to be.
+    says that all models were tried, and stays when others come. `deployments` are (application, deployment) of every
+    group, `hosted` the names of the models of each; `embedded` the models that an ingress hosts itself, as
+    `HostedModel.to_dict` writes them, by name and version; `copies` ensembles that it hosts beside their replicas, in
+    the same form; `client_state` what clients have set for all ingresses. `unread` says why nothing is known yet, where
+    a repository cannot be read, or takes long to be.
     """
 
     epoch: str = ""
@@ -221,7 +221,8 @@ class Directory:
         self.unread = news.get("unread", "")
         if self.unread:
             return
-        self.epoch, self.generation, self.settled = news["epoch"], news["generation"], news["settled"]
+        self.epoch, self.generation = news["epoch"], news["generation"]
+        self.settled = self.settled or news["settled"]
         tables = {name: news["tables"].get(name, {}) for name in TABLES}  # of another version, there may be others
         models = {
             name: None if row is None else ModelEntry.from_dict(row, self.models.get(name))

@@ -209,6 +209,23 @@ def test_errors_of_the_controller_do_not_end_the_follower() -> None:
     asyncio.run(run())
 
 
+def test_a_model_that_comes_later_makes_no_server_unready_that_need_not_have_every_model() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, models = followed.controller, followed.models
+        health = Health(models, Routing(models, Refusals(Totals())), strict_readiness=False)
+        controller.publisher.publish(settled=False, models=rows("", LOADING))
+        await followed.until(lambda: models.directory.known)
+        assert not health.server_ready()
+        for settled, state in ((True, READY), (False, LOADING)):
+            controller.publisher.publish(settled=settled, models=rows("", state))
+            await followed.until(lambda: models.directory.generation == controller.publisher.generation)
+            assert health.server_ready()
+        await followed.end()
+
+    asyncio.run(run())
+
+
 def test_what_has_loaded_is_reached_once_it_is_known_and_has_a_target() -> None:
     async def run() -> None:
         followed = Followed()

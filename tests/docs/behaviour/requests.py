@@ -258,6 +258,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`/v2/health/ready` is 200": (
         "e2e/shared/test_metadata.py::test_server_with_broken_models_is_not_ready",
         CLUSTER + "test_deployed_service_is_ready_and_answers",
+        "app/ingress/test_directory_follower.py"
+        "::test_a_model_that_comes_later_makes_no_server_unready_that_need_not_have_every_model",
     ),
     "Until an ingress has heard from the controller": (STARTING + "test_http_answers_503_and_when_to_come_again",),
     "Where a repository cannot be read": (
