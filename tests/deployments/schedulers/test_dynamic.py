@@ -197,6 +197,33 @@ def test_shorter_timeout_behind_a_longer_one_is_noticed():
     assert bench.answers.order == ["b", "a"]
 
 
+def test_a_timeout_is_noticed_whatever_waits_at_other_levels():
+    bench = Bench(
+        "priority_levels: 3 default_priority_level: 3 "
+        "priority_queue_policy { key: 1 value { default_timeout_microseconds: 9000 } } "
+        "priority_queue_policy { key: 2 value { default_timeout_microseconds: 4000 } }"
+    )
+    bench.occupy()
+    for priority in (3, 1, 2):
+        bench.submit(str(priority), priority=priority)
+    bench.clock.run()
+    bench.clock.advance(4)
+    assert bench.answers.order == ["2"]
+    bench.clock.advance(5)
+    assert bench.answers.order == ["2", "1"]
+
+
+def test_a_timeout_that_is_over_when_an_instance_becomes_free_is_noticed_before_its_timer():
+    bench = Bench("default_queue_policy { default_timeout_microseconds: 1000 }")
+    free = bench.occupy()
+    bench.submit("a")
+    bench.clock.run()
+    bench.clock.time_ns += 2 * MS
+    free()
+    assert not bench.pool.running
+    assert bench.answers.error("a") == "Unavailable: Request timeout expired"
+
+
 def test_delayed_requests_run_after_those_in_time():
     bench = Bench("default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1000 }")
     free = bench.occupy()
@@ -246,6 +273,19 @@ def test_ordered_batcher_is_drained_when_the_last_answer_is_out():
     bench.pool.finish(1)
     bench.pool.finish(0)
     assert bench.answers.order == ["a", "b", "drained"]
+
+
+def test_a_batcher_is_drained_when_the_last_that_waits_is_given_up():
+    bench = Bench("preferred_batch_size: [2]")
+    bench.occupy()
+    request = bench.submit("a")
+    drained = []
+    bench.batcher.drain(lambda: drained.append(list(bench.answers.order)))
+    bench.clock.run()
+    assert not drained
+    bench.batcher.cancel(request)
+    bench.clock.advance(20)
+    assert drained == [["a"]]
 
 
 def test_draining_batcher_does_not_wait_for_company():
@@ -360,11 +400,12 @@ def test_any_number_of_priority_levels_costs_what_is_in_use():
     for priority in (levels, 3, 0, levels - 1, 1):
         queue.append(answers.request(str(priority), priority=priority))
     assert [queue.popleft().id for _ in range(5)] == ["1", "3", "0", str(levels - 1), str(levels)]
+    queue.append(answers.request("waits", priority=levels))
     for priority in range(1, 5000):
         queue.append(answers.request(str(priority), priority=priority))
         assert queue.popleft().id == str(priority)
-    assert not queue
     assert len(queue._levels) <= 64
+    assert queue.popleft().id == "waits" and not queue
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.docs.behaviour.modules import (
     GIVEN_UP,
     HELD,
     IMPLICIT_STATE,
+    LIMITED,
     PLAN,
     RETURNING,
     ROW_SPLIT,
@@ -155,7 +156,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # Rate limiter
     "With `--rate-limit execution_count`": (
         "deployments/replica/test_node_rate_limiter.py::test_instances_of_two_processes_run_one_after_the_other",
-        ARBITER + "test_a_batch_waits_for_its_instances_turn",
+        LIMITED + "test_a_batch_waits_for_its_instances_turn",
     ),
     "An instance that is loaded later counts": (ARBITER + "test_who_comes_late_takes_turns_with_who_has_had_many",),
     "Of the instances that wait, the one runs next": (
@@ -172,15 +173,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         ARBITER + "test_who_is_gone_holds_nothing",
     ),
     "A batch that waits runs on an instance of its model": (
-        ARBITER + "test_what_waits_for_a_turn_runs_on_an_instance_that_needs_nothing_and_is_idle_first",
-        ARBITER + "test_who_has_waited_longest_runs_first_whichever_instance_has_its_turn",
+        LIMITED + "test_what_waits_for_a_turn_runs_on_an_instance_that_needs_nothing_and_is_idle_first",
+        LIMITED + "test_who_has_waited_longest_runs_first_whichever_instance_has_its_turn",
     ),
     "A batch that waits for resources takes along": (
-        ARBITER + "test_a_batch_that_waits_for_its_turn_takes_along_what_comes_and_fits",
-        ARBITER + "test_a_batch_that_waits_for_its_turn_grows_to_a_preferred_size_and_by_its_own_shape",
+        LIMITED + "test_a_batch_that_waits_for_its_turn_takes_along_what_comes_and_fits",
+        LIMITED + "test_a_batch_that_waits_for_its_turn_grows_to_a_preferred_size_and_by_its_own_shape",
     ),
     "Requests that wait for resources count": (
-        ARBITER + "test_what_waits_for_its_instances_turn_is_seen_to_wait",
+        LIMITED + "test_what_waits_for_its_instances_turn_is_seen_to_wait",
         SEQUENCE_MODELS + "test_what_waits_for_the_rate_limiter_is_seen_to_wait_and_then_to_run",
     ),
     "A model that needs more than `--rate-limit-resource`": (
