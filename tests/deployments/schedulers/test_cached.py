@@ -14,10 +14,10 @@ from deployments.core.statistics import ModelStatistics
 from deployments.replica.region_mapping import RegionMapping
 from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, MAX_TEXTS, CachedScheduler, _is_large
 from deployments.schedulers.default import DefaultScheduler
-from protocol.errors import Internal
+from protocol.errors import Internal, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import TIMESTAMPS, new_trace
-from tests.deployments.fakes import Answers, FakeClock, FakeInstance, FakePool, response_cache
+from tests.deployments.fakes import MS, Answers, FakeClock, FakeInstance, FakePool, response_cache
 
 X = np.array([[1, 2]], np.float32)
 
@@ -239,6 +239,40 @@ def test_hits_and_misses_are_counted_as_triton_counts_them():
     assert (grown["compute_count"], grown["inference_count"], grown["execution_count"]) == (1, 1, 1)
 
 
+class SlowCache:
+    """A response cache that takes 3 ms to find and 2 ms to keep."""
+
+    def __init__(self):
+        cache = response_cache()
+        self.key, self._cache = cache.key, cache
+        self.clock = None
+
+    def find(self, key):
+        self.clock.advance(3)
+        return self._cache.find(key)
+
+    def keep(self, key, response):
+        self.clock.advance(2)
+        self._cache.keep(key, response)
+
+
+def test_hits_and_misses_are_counted_with_the_time_that_the_cache_took():
+    served = Served(SlowCache())
+    served.cache.clock = served.clock
+    counts = served.statistics.counts
+    served.ask("a")
+    assert (counts.cache_miss_ns, counts.cache_hit_ns, counts.success_ns) == (5 * MS, 0, 3 * MS)
+    served.ask("b")
+    assert (counts.cache_miss_ns, counts.cache_hit_ns, counts.success_ns) == (5 * MS, 3 * MS, 6 * MS)
+
+
+def test_a_model_that_goes_answers_nothing_new_from_the_cache_either():
+    served = Served()
+    served.ask("a")
+    served.scheduler.drain(lambda: None)
+    assert isinstance(served.ask("b"), Unavailable)
+
+
 def test_a_hit_costs_less_than_a_quick_model():
     """A model of 100 µs, which is quick, against a look-up of a request of 4 KiB."""
     cache = response_cache()
@@ -261,7 +295,7 @@ def test_a_traced_request_that_is_a_hit_says_so():
     served.scheduler.submit(request)
     served.clock.run()
     assert served.answers.order == ["first", "second"]
-    assert trace.attributes == {"cache_hit": True}
+    assert trace.attributes == {"cache_hit": True} and request.queued_ns == served.clock.now_ns()
 
 
 def test_what_a_client_changes_in_its_shared_memory_is_no_answer_to_others():
