@@ -1,13 +1,14 @@
 import json
 
+import numpy as np
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from deployments.backends.backend import Batch
 from deployments.core.counts import MODEL, Label, Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.core.statistics_document import documents
-from protocol.errors import Internal
-from protocol.infer import InferResponse
+from protocol.errors import Cancelled, Internal
+from protocol.infer import InferResponse, StreamedResponse
 from tests.deployments.fakes import Answers
 
 LABEL = Label(MODEL, "m", 1)
@@ -54,9 +55,14 @@ def test_every_request_counts_the_whole_durations_of_its_batch():
 
 def test_batches_count_once_under_their_size():
     stats = snapshot_of(batch_of([2, 2]), batch_of([1]), batch_of([4]))
-    assert [(entry["batch_size"], entry["compute_infer"]) for entry in stats["batch_stats"]] == [
-        (1, {"count": 1, "ns": 30}),
-        (4, {"count": 2, "ns": 60}),
+    assert stats["batch_stats"] == [
+        {
+            "batch_size": size,
+            "compute_input": {"count": count, "ns": count * 10},
+            "compute_infer": {"count": count, "ns": count * 30},
+            "compute_output": {"count": count, "ns": count * 5},
+        }
+        for size, count in ((1, 1), (4, 2))
     ]
 
 
@@ -126,6 +132,22 @@ def test_counting_goes_on_in_other_rows_on_top_of_what_stands_there():
         (1, 1),
         (2, 3),
     ]
+
+
+def test_responses_are_counted_by_their_place_in_other_rows_too():
+    totals = Totals()
+    statistics = ModelStatistics("m", 1, Totals())
+    (request,) = batch_of([1]).requests
+    statistics.record_response(request, 0, 9, StreamedResponse({"Y": np.zeros(1)}, None, False, 2))
+    statistics.record_response(request, 1, 4, StreamedResponse({}, None, True, 0))
+    statistics.count_in(totals)
+    statistics.record_response(request, 1, 6, Internal("no"))
+    request.cancelled = True
+    statistics.record_response(request, 0, 8, Cancelled(""))
+    first, second = documents(totals)[0]["response_stats"].values()
+    assert (first["compute_infer"], first["compute_output"]) == ({"count": 1, "ns": 7}, {"count": 1, "ns": 2})
+    assert (first["success"], first["cancel"]) == ({"count": 1, "ns": 9}, {"count": 1, "ns": 8})
+    assert (second["empty_response"], second["fail"]) == ({"count": 1, "ns": 4}, {"count": 1, "ns": 6})
 
 
 def test_what_was_counted_fits_tritons_message():
