@@ -1,4 +1,5 @@
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.replica.host_router import HostRouter
 from deployments.schedulers.ensemble import ensemble_scheduler
-from protocol.infer import SEQUENCE_START, InferRequest
+from protocol.callers import caller
+from protocol.infer import SEQUENCE_START, InferRequest, InferResponse
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
 from tests.deployments.fakes import Answers, slow_queue
@@ -34,6 +36,7 @@ class Here:
         self.submit = self.requests.append
         self.ended: list[int | str] = []
         self.end_sequence = self.ended.append
+        self.pool: Any = None
 
     def holds(self, sequence_id: int | str) -> bool:
         return False
@@ -249,6 +252,41 @@ def test_a_sequence_that_starts_anew_in_another_version_here_ends_in_the_one_tha
         assert (len(one.requests), one.ended) == (2, [])
         ask(SEQUENCE_START)
         assert (len(two.requests), one.ended) == (1, ["s"])
+
+    asyncio.run(run())
+
+
+def test_weights_of_one_model_say_nothing_about_others() -> None:
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        router = HostRouter(core := Core(clock), None, clock, slow_queue())
+        one, two = Here(1), Here(2)
+        for version in (one, two):
+            core.add(version)  # type: ignore[arg-type]
+        router.set_traffic({"other": Traffic({1: 1.0})})
+        router.infer("echo", -1, request := Answers().request("r"))
+        assert (one.requests, two.requests) == ([], [request]) and router.reaches_share("echo")
+
+    asyncio.run(run())
+
+
+def test_a_model_may_be_asked_by_what_waits_for_it_while_an_instance_is_sure_to_become_free() -> None:
+    async def run() -> None:
+        clock, answers = LoopClock(asyncio.get_running_loop()), Answers()
+        router = HostRouter(core := Core(clock), None, clock, slow_queue())
+        here = Here()
+        here.pool = SimpleNamespace(instance_count=2)
+        core.add(here)  # type: ignore[arg-type]
+        for name in ("first", "second", "third"):
+            request = answers.request(name)
+            request.callers = (caller("echo", "1"),)
+            router.infer("echo", 1, request)
+            await asyncio.sleep(0)
+            if name == "second":
+                assert "'echo' would wait for an instance of its own" in answers.error("second")
+                here.requests[0].reply(here.requests[0], InferResponse({}))
+        assert [request.id for request in here.requests] == ["first", "third"]
+        assert answers.order == ["second", "first"]
 
     asyncio.run(run())
 

@@ -28,6 +28,28 @@ def test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout():
     assert sequences.answers["d"] == NO_START.format(2)
 
 
+def test_waiting_sequences_expire_one_after_the_other():
+    sequences = Sequences(sequence_config())
+    sequences.send("a", 1, START)
+    for sequence_id, timeout_ms in ((2, 30), (3, 10), (4, 20)):
+        sequences.send(str(timeout_ms), sequence_id, START, timeout_us=timeout_ms * 1000)
+    for expired in ("10", "20", "30"):
+        assert expired not in sequences.answers
+        sequences.clock.advance(10)
+        assert sequences.answers[expired] == f"Unavailable: {EXPIRED}"
+
+
+def test_a_sequence_goes_on_when_one_of_its_id_before_it_is_cancelled():
+    sequences = Sequences(sequence_config())
+    sequences.send("other", 1, ONLY)
+    before = sequences.send("before", 2, START)
+    sequences.send("first", 2, START, value=3)
+    sequences.scheduler.cancel(before)
+    sequences.send("second", 2, END, value=4)
+    sequences.finish_all()
+    assert sequences.answers == {"other": 2, "before": was_cancelled(2), "first": 3, "second": 9}
+
+
 def when_answered(request, call):
     """Make a call from the reply to a request, as a client that gives up does."""
     answer = request.reply

@@ -5,7 +5,7 @@ import pytest
 
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
-from protocol.infer import COPIED, InferRequest
+from protocol.infer import COPIED, RESCHEDULED, InferRequest
 from protocol.trace import CONTEXT, TIMESTAMPS, new_trace
 from tests.deployments.fakes import MS
 from tests.deployments.schedulers.sequences import (
@@ -15,6 +15,7 @@ from tests.deployments.schedulers.sequences import (
     OLDEST,
     ONLY,
     START,
+    InstanceOfPool,
     Sequences,
     both,
     sequence_config,
@@ -449,3 +450,25 @@ def test_direct_says_why_a_batch_has_left():
     assert sequences.pools[0].batches == [[1], [1, 2]]
     reasons = sequences.statistics._reasons
     assert (reasons.none_waits, reasons.full) == (1, 1)
+
+
+class ReschedulingPool(InstanceOfPool):
+    """Its model has the first request run twice; `starts` are the values of START that it was given."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.starts = []
+
+    def finish(self, index=0, error=None):
+        (request,) = self.running[index].requests
+        self.starts.append(int(request.inputs["START"].item()))
+        if len(self.starts) == 1:
+            request.flags |= RESCHEDULED
+        super().finish(index, error)
+
+
+def test_a_request_that_runs_again_starts_no_sequence_the_second_time():
+    sequences = Sequences(sequence_config(more="iterative_sequence: true"), pool=ReschedulingPool)
+    sequences.send("a", 0)
+    sequences.finish_all()
+    assert sequences.pools[0].starts == [1, 0] and sequences.answers == {"a": 2}
