@@ -27,7 +27,7 @@ from repository_loader.deployment_plan import PlanSettings
 from repository_loader.plan import make_plan
 from repository_loader.repository import load_repositories
 from repository_loader.snapshot import LoaderOptions
-from tests.deployments.replica.hosted_models import COUNTDOWN, DECOUPLED, Models, on_a_loop
+from tests.deployments.replica.hosted_models import COUNTDOWN, DECOUPLED, IDENTITY, Models, on_a_loop
 from tests.deployments.replica.hosted_models import models_here as models_here
 
 CONFIG = """
@@ -143,6 +143,15 @@ def test_a_version_may_be_text_as_in_tritons_clients(run: Runner) -> None:
         assert isinstance(error, InvalidArgument) and "specified version string 'one'" in str(error)
 
     run(test)
+
+
+@on_a_loop
+async def test_a_call_names_its_model_where_a_replica_serves_several(models_here: Models) -> None:
+    inputs = {"INPUT0": np.array([1], np.int32)}
+    async with models_here.add("one", config=IDENTITY).add("two", config=IDENTITY).hosted() as call:
+        with pytest.raises(InvalidArgument, match="model_name must be given: this replica serves several models"):
+            await call.start_with("", inputs)
+        assert (await call.start_with("two", inputs))["OUTPUT0"].tolist() == [1]
 
 
 @on_a_loop

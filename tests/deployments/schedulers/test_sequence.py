@@ -472,3 +472,14 @@ def test_a_request_that_runs_again_starts_no_sequence_the_second_time():
     sequences.send("a", 0)
     sequences.finish_all()
     assert sequences.pools[0].starts == [1, 0] and sequences.answers == {"a": 2}
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", OLDEST], ids=["direct", "oldest"])
+def test_a_request_that_is_cancelled_while_it_runs_does_not_run_again(strategy):
+    sequences = Sequences(sequence_config(strategy, more="iterative_sequence: true"), pool=ReschedulingPool)
+    request = sequences.send("a", 0)
+    sequences.scheduler.cancel(request)
+    sequences.finish_all()
+    assert sequences.pools[0].starts == [1]
+    assert sequences.answers == {"a": "Cancelled: sequence 1 of model 'm' was cancelled"}
+    assert sequences.statistics.counts.pending_count == sequences.scheduler.sequence_count == 0
