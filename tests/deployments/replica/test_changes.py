@@ -11,6 +11,7 @@ import pytest
 
 from deployments.core.counts import MODEL, Label, ModelCounts, Totals
 from deployments.replica import model_host
+from deployments.replica.changes import in_order
 from tests.deployments.replica.hosted_models import ADD_ONE, Hosted, Models, on_a_loop
 from tests.deployments.replica.hosted_models import models_here as models_here
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
@@ -328,3 +329,10 @@ async def test_a_model_loads_another_of_its_process_in_initialize(quick: Models)
         call.host.calls.neighbours = Neighbours()  # type: ignore[assignment]
         await call.host.apply(quick.planned("one", "loader"))
         assert names(call) == {"one", "other", "loader"} and await call("other", 1) == [2]
+
+
+def test_versions_go_before_those_that_they_ask():
+    asked = {("step", 1): (), ("inner", 1): ("step",), ("outer", 1): ("inner", "step", "elsewhere"), ("step", 2): ()}
+    assert [key for key, _ in in_order(asked)] == [("outer", 1), ("inner", 1), ("step", 1), ("step", 2)]
+    circle = {("ping", 1): ("pong",), ("pong", 1): ("ping",), ("caller", 1): ("ping",)}
+    assert [*in_order(circle)] == [(key, circle[key]) for key in (("caller", 1), ("ping", 1), ("pong", 1))]
