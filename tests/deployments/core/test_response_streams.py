@@ -14,9 +14,10 @@ from deployments.core.statistics import ModelStatistics
 from deployments.core.statistics_document import documents
 from deployments.core.traced_request import begin_streams
 from deployments.schedulers.sequence import SequenceScheduler
+from protocol.errors import Internal
 from protocol.infer import RESCHEDULED, InferRequest, InferResponse, StreamedResponse
 from repository_loader.package import InstanceSpec, ModelPackage
-from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
+from tests.deployments.fakes import MS, Answers, FakeClock, FakePool, config_of
 
 CONFIG = """
 name: "count" backend: "python" max_batch_size: 4
@@ -123,3 +124,37 @@ def test_responses_that_arrive_together_took_no_negative_time():
     first, second = documents(statistics.rows)[0]["response_stats"].values()
     assert first["compute_infer"]["ns"] == 980_000 and first["compute_output"]["ns"] == 20_000
     assert second["compute_infer"]["ns"] == second["compute_output"]["ns"] == second["success"]["ns"] == 0
+
+
+class Latencies:
+    """Stands for a recorder of latencies; `first` are those of first responses, `whole` those of requests, in ms."""
+
+    def __init__(self):
+        self.first = []
+        self.whole = []
+
+    def record_first_response(self, duration_ns):
+        self.first.append(duration_ns / MS)
+
+    def record_request(self, now_ns, duration_ns):
+        self.whole.append(duration_ns / MS)
+
+
+def test_what_a_request_took_counts_from_when_it_came():
+    clock = FakeClock()
+    statistics = ModelStatistics("m", 1, Totals())
+    streams = ResponseStreams(statistics, clock)
+    statistics.latencies = latencies = Latencies()
+    good, bad = requests = [Answers().request(name) for name in ("good", "bad")]
+    for request in requests:
+        streams.open(request)
+    clock.advance(2)
+    for request in requests:
+        request.started_ns = clock.now_ns()
+    for final in (False, False, True):
+        clock.advance(3)
+        good.reply(good, StreamedResponse({}, None, final, 0))
+    bad.reply(bad, Internal("no"))
+    assert (latencies.first, latencies.whole) == ([5], [11])
+    assert (statistics.counts.success_ns, statistics.counts.failures_ns) == (11 * MS, 11 * MS)
+    assert streams.open_count == 0
