@@ -62,7 +62,7 @@ class ImplicitStates:
             if array is None:
                 continue
             before = states[name]
-            fits = before.shape == array.shape and before.dtype == array.dtype and before.flags.writeable
+            fits = before.shape == array.shape and before.dtype == array.dtype
             if fits and name in self._same_buffer:
                 np.copyto(before, array)
             else:
