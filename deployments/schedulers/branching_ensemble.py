@@ -335,6 +335,8 @@ class BranchingEnsembleScheduler:
         for response in run.responses:
             self._call_soon(partial(reply, request, response))
         run.responses.clear()
+        if ended:
+            self._forget(run)
 
     def _succeeded(self, run: _Run) -> None:
         run.answered = True
@@ -347,7 +349,6 @@ class BranchingEnsembleScheduler:
         else:
             batch.results = [run.responses[-1]]
         self._statistics.record_batch(batch)
-        self._forget(run)
 
     def _fail(self, run: _Run, error: ServingError) -> None:
         """Answer with an error in the next turn: the request may only just be on its way in."""

@@ -5,7 +5,7 @@ import pytest
 
 from deployments.schedulers.scheduler import STOPPING
 from protocol.errors import Cancelled, Internal, NotFound
-from protocol.infer import InferResponse, StreamedResponse
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferResponse, StreamedResponse
 from tests.deployments.schedulers.test_ensemble import Bench, array, ensemble, model, step
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -225,6 +225,10 @@ def test_what_depends_on_a_skipped_step_is_skipped_and_its_outputs_are_left_out(
     bench.submit()
     assert bench.router.names == ["c"], "which can do without"
     assert list(bench.router.take("c").inputs) == ["I"]
+    bench = Bench(config, model("a", "I", "O"), model("b", "I", "O"), model("c", "I J", "O"))
+    bench.submit()
+    bench.clock.run()
+    assert not bench.router.names and bench.answers.results["r"].outputs == {}
 
 
 def test_hundreds_of_steps_in_a_row_are_skipped():
@@ -318,6 +322,43 @@ def test_conditions_hold_for_each_response_of_a_decoupled_step():
     bench.router.answer("one", O=array(1, 2, value=9))
     bench.end(many)
     assert bench.heard == [({}, False), ({"Y": 9}, False), ({}, True)]
+
+
+def test_what_is_skipped_for_one_response_is_missing_in_that_one():
+    config = conditional("X", "Y Z", step("many", "I=X", "O=Z"), step("one", "I=Z", "O=Y"), when__one="Z < 2")
+    bench = Stream(config, model("many", "I", "O", extra=DECOUPLED), model("one", "I", "O"))
+    bench.submit()
+    many = bench.router.take("many")
+    for value in (1, 2):
+        bench.respond(many, O=array(1, 2, value=value))
+    assert bench.heard == [({"Z": 2}, False)]
+    bench.router.answer("one", O=array(1, 2, value=9))
+    bench.end(many)
+    assert bench.heard[1:] == [({"Y": 9, "Z": 1}, False), ({}, True)]
+
+
+def test_a_step_may_change_the_sequence_of_those_after_it():
+    bench = scored(when__big="s < 0.5")
+    bench.submit(sequence_id=4, flags=SEQUENCE_START)
+    bench.router.answer("small", {"sequence_id": 7, "sequence_end": True}, O=array(1, 2, value=0), L=array(1, 2))
+    child = bench.router.answer("big", O=array(1, 2))
+    assert (child.sequence_id, child.flags) == (7, SEQUENCE_END)
+    bench.clock.run()
+    assert bench.answers.results["r"].parameters == {"sequence_id": 7, "sequence_start": False, "sequence_end": True}
+
+
+def test_an_ensemble_that_goes_answers_what_it_has_taken_and_takes_nothing_more():
+    bench = scored(when__big="s < 0.5", default__Y="l")
+    for name in ("first", "second"):
+        bench.submit(name)
+    drained = []
+    bench.scheduler.drain(lambda: drained.append(sorted(bench.answers.order)))
+    bench.submit("late")
+    for expected in ([], [["first", "late", "second"]]):
+        bench.router.answer("small", O=array(1, 2, value=0.9), L=array(1, 2))
+        bench.clock.run()
+        assert drained == expected
+    assert bench.answers.error("late") == f"Unavailable: [request id: late] {STOPPING}"
 
 
 def test_only_steps_for_the_requested_outputs_and_their_conditions_run():
