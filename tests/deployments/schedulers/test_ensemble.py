@@ -192,6 +192,19 @@ def test_what_the_client_sent_along_goes_to_every_step():
     assert child.callers == ("asks",)
 
 
+def test_tensors_of_different_batch_sizes_fail_the_step_that_takes_both():
+    bench = diamond()
+    bench.submit()
+    bench.router.answer("first", O=array(1, 2))
+    bench.router.answer("left", O=array(1, 2))
+    bench.router.answer("right", O=array(2, 2))
+    bench.clock.run()
+    assert not bench.router.names
+    error = bench.answers.error("r")
+    assert error.startswith("InvalidArgument: in ensemble 'e', [request id: r] input '")
+    assert error.endswith("' batch size does not match other inputs for 'join'")
+
+
 def test_response_names_the_sequence_of_its_request():
     bench = Bench(ensemble("X", "Y", step("a", "I=X", "O=Y")), model("a", "I", "O"))
     bench.submit("in", sequence_id=4, flags=SEQUENCE_START)
