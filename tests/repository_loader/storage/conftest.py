@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from repository_loader.storage import model_cache
 from tests.repository_loader.storage.web_site import serving
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no test depend on how full the machine's disk is: a cache on one that is nearly full removes models."""
+    monkeypatch.setattr(model_cache, "_FREE_SHARE", 0.0)
 
 
 @pytest.fixture
