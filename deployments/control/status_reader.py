@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ _HEALTHY = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
 _UNHEALTHY = "UNHEALTHY"
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
+_PLACED_S: Final = 10.0
+"""How long after others have ended a replica may still find no room, though it gets theirs."""
 _REASON_MARK = "ModelLoadError: "
 _WORKER_DIED = "its worker process has died"
 _LOST: Final = {
@@ -93,6 +96,8 @@ class StatusReader:
         self._started = time.monotonic()
         self._replaced: set[Place] = set()
         self._asked: set[Place] = set()
+        self._ended_s = -math.inf
+        """When something was seen last that is yet to end."""
         self._trials: tuple[tuple[Trial, float], ...] = ()
         """The trials as they were read last, each with the time since when."""
         self._packages = Packages()
@@ -292,7 +297,10 @@ class StatusReader:
         packages = packages_by_name(desired.plan)
         packages.take_told(self._packages, desired.plan)
         self._packages = packages
-        new = untried(desired)
+        if table.unloading:
+            self._ended_s = now_s
+        # A replica that runs already may go first, and others go that have been unloaded.
+        new = untried(desired) if now_s - self._ended_s > _PLACED_S else ()
         verdicts = []
         for trial, since_s in self._trials:
             # What Serve says at first may be of what was there before.
@@ -311,7 +319,6 @@ class StatusReader:
                     state = _state(deployment, applications)
                     if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
                         lacks_room |= state.lacks_room
-                        # A replica that runs already may go first.
                         if reason is None and state.lacks_room and trial.command and (model.name, model.version) in new:
                             reason = _no_room(deployment)
                 if reason is None:

@@ -292,6 +292,8 @@ def test_a_model_for_whose_replica_there_is_no_room_says_what_it_needs(
     for desired, verdicts in ((polled, []), (asked, [Verdict(asked.trials[0], {"step": {1: reason}})])):
         table.replace(desired, {})
         assert told(desired, WAITS_FOR_ROOM) == verdicts
+    monkeypatch.setattr(ModelTable, "unloading", True)
+    assert told(asked, WAITS_FOR_ROOM) == [], "what ends makes room for it"
 
 
 def test_packed_replicas_have_told_what_they_load_when_serve_changes_none_of_them(
