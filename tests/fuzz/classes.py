@@ -1,6 +1,7 @@
 """What is tried: each class makes one input of a random generator, sends it, and says what was wrong with the answer."""
 
 import random
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -31,8 +32,11 @@ PATIENCE_S = 0.02
 """After this the client ends its side, on which a server that waits for more closes."""
 _SMALL = 4096
 _DECLARED = {501, 503, 505}
-_TRITONS = b'{"error":"unexpected error on creating Triton parameter"}'
-"""What Triton answers with 500 to a load with parameters that there are not."""
+_TRITONS = re.compile(
+    rb'\{"error":"(unexpected error on creating Triton parameter'
+    rb"|failed to load '.*', failed to poll from model repository)\"\}"
+)
+"""What Triton answers with 500 to a load with parameters that there are not, or of a model that there is not."""
 _PATHS = tuple(
     b"/v2/" + path
     for path in (
@@ -99,7 +103,7 @@ def _http(sent: bytes, watch: Watch) -> str:
         return f"no answer within {ANSWER_S:g} s"
     answers, _ = split(wire.received, bodiless=sent.startswith(b"HEAD"))
     for answer in answers:
-        if answer.status >= 500 and answer.status not in _DECLARED and answer.body != _TRITONS:
+        if answer.status >= 500 and answer.status not in _DECLARED and not _TRITONS.fullmatch(answer.body):
             return f"answered {answer.status}: {answer.body[:300]!r}"
         if answer.status >= 400:
             if PRIVATE.search(answer.body):

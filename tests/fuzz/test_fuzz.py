@@ -60,9 +60,16 @@ def bad_server(request: pytest.FixtureRequest) -> Iterator[str]:
         (_answer(b"400 Bad Request", b"x" * 2000), "an error of 2000 bytes"),
         (_answer(b"400 Bad Request", b'{"error":"malformed"}'), ""),
         (_answer(b"500 Internal Server Error", b'{"error":"unexpected error on creating Triton parameter"}'), ""),
+        (
+            _answer(
+                b"500 Internal Server Error",
+                b'{"error":"failed to load \'a\\"b\', failed to poll from model repository"}',
+            ),
+            "",
+        ),
     ],
     indirect=["bad_server"],
-    ids=["silence", "500", "traceback", "path", "long", "good", "as Triton"],
+    ids=["silence", "500", "traceback", "path", "long", "good", "as Triton", "no such model"],
 )
 def test_violations_are_seen(bad_server: str, wrong: str) -> None:
     watch = cast(Watch, SimpleNamespace(address=bad_server))
