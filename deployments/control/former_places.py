@@ -77,7 +77,8 @@ def has_room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
     """
     sizes = {_size(deployment) for deployment in plan.deployments}
     replaced = [deployment for deployment in before.deployments if _size(deployment) not in sizes]
-    return _have_nodes((*plan.deployments, *replaced), facts) and _have_gpus((*plan.deployments, *replaced), facts)
+    both = (*plan.deployments, *replaced)
+    return _have_nodes(both, facts) and _have_gpus(both, facts)
 
 
 def _have_nodes(deployments: Iterable[DeploymentPlan], facts: ClusterFacts) -> bool:

@@ -7,11 +7,11 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 _SERVE: Final = logging.getLogger("ray.serve")
 
-Self = TypeVar("Self")
+Replica = TypeVar("Replica")
 P = ParamSpec("P")
 
 
-def tells_why_it_fails(construct: Callable[Concatenate[Self, P], None]) -> Callable[Concatenate[Self, P], None]:
+def tells_why_it_fails(construct: Callable[Concatenate[Replica, P], None]) -> Callable[Concatenate[Replica, P], None]:
     """Decorate a constructor that Serve calls.
 
     Serve tells its controller alone why one has failed, and calls the `__del__` of what that has left, which would fail
@@ -19,7 +19,7 @@ def tells_why_it_fails(construct: Callable[Concatenate[Self, P], None]) -> Calla
     """
 
     @functools.wraps(construct)
-    def told(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def told(self: Replica, /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             construct(self, *args, **kwargs)
         except Exception as error:
