@@ -15,11 +15,11 @@ Step = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """Until when a step may be asked by ensembles which have gone, or have it no longer, and by replicas of what."""
+    """Until when a step may be asked by ensembles which have gone, or have it no longer, each with where it has run."""
 
     until_s: float
     last_s: float
-    by: frozenset[Place]
+    by: frozenset[tuple[Place, str]]
 
 
 class NeededSteps:
@@ -55,14 +55,20 @@ class NeededSteps:
         self._plan = plan
 
     def beside(self, plan: Plan, deployed: Mapping[str, Sequence[DeploymentPlan]]) -> Plan:
-        """Return a plan with the steps that are needed besides, of those that packed replicas were `deployed` with."""
+        """Return a plan with the steps that are needed besides, of those that packed replicas were `deployed` with.
+
+        A step may be an ensemble, whose own steps in its process are needed then too.
+        """
         placed = {model.name for model in plan.models}
         kept: set[Step] = set()
 
         def whole(deployment: DeploymentPlan) -> DeploymentPlan:
             app = deployment.app_name
-            had = [model for each in deployed.get(app, ()) for model in each.models]
-            more = [model for model in had if (app, model.name) in self._needed and model.name not in placed]
+            had = {model.name: model for each in deployed.get(app, ()) for model in each.models}
+            names = [step for of, step in self._needed if of == app]
+            for name in names:
+                names += [step for step in had[name].dependencies if step not in names] if name in had else []
+            more = [model for name, model in had.items() if name in names and name not in placed]
             kept.update((app, model.name) for model in more)
             return replace(deployment, models=(*deployment.models, *more))
 
@@ -79,9 +85,10 @@ class NeededSteps:
         """
         now_s = time.monotonic()
         due = {step: self._needed[step] for step in self._due(now_s)}
-        asking = {place for each in due.values() if now_s < each.last_s for place in each.by}
-        known = {place for place in asking if place in leaving or place[0] in self.later}
-        still = {*known, *answering(asking - known)}
+        asking = {by for each in due.values() if now_s < each.last_s for by in each.by}
+        known = {by for by in asking if by[0] in leaving or by[0][0] in self.later or (by[0][0], by[1]) in self._kept}
+        busy = answering({place for place, _ in asking - known})
+        still = known.union(by for by in asking if by[0] in busy)
         for step, each in due.items():
             if now_s < each.last_s and not each.by.isdisjoint(still):
                 self._needed[step] = replace(each, until_s=min(now_s + _LOOK_S, each.last_s))
@@ -101,18 +108,18 @@ class NeededSteps:
         return [step for step in staying if self._needed[step].until_s <= now_s]
 
 
-def _asked_no_longer(before: Plan, after: Plan) -> dict[Step, set[Place]]:
-    """Return the steps that ran, where these or their ensembles do no longer, each with where the ensembles have run.
+def _asked_no_longer(before: Plan, after: Plan) -> dict[Step, set[tuple[Place, str]]]:
+    """Return the steps that ran, where these or their ensembles do no longer, each with the ensembles and their places.
 
     A process that has both sees to it itself.
     """
     places = places_of(before)
-    asked: dict[Step, set[Place]] = {}
+    asked: dict[Step, set[tuple[Place, str]]] = {}
     for ensemble, step in _steps(before) - _steps(after):
-        by = set(places.get(ensemble, ()))
+        by = places.get(ensemble, ())
         for place in places.get(step, ()):
-            if by != {place}:
-                asked.setdefault((place[0], step), set()).update(by)
+            if {*by} != {place}:
+                asked.setdefault((place[0], step), set()).update((each, ensemble) for each in by)
     return asked
 
 

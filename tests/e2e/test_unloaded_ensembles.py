@@ -34,8 +34,12 @@ KINDS = {
     "embedded": ("embedded", "packed"),
     "together": ("packed", "packed"),
     "inside": ("embedded", "embedded"),
+    "nested": ("isolated", "packed"),
 }
-"""Where an ensemble and its steps run; with nothing said, an ensemble of steps elsewhere runs in the ingresses too."""
+"""Where an ensemble and its steps run; with nothing said, an ensemble of steps elsewhere runs in the ingresses too.
+
+The last step of `nested` is an ensemble.
+"""
 ASKED = 8
 
 
@@ -46,6 +50,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         write(root, kind, ENSEMBLE.replace("ENSEMBLE", kind) + (PLACED.format(place) if place else ""))
         for step in ("first", "last"):
             write(root, f"{kind}_{step}", STEP + PLACED.format(steps))
+    inner = ENSEMBLE.replace("ENSEMBLE", "nested_last").replace('"X"', '"INPUT0"').replace('"Y"', '"OUTPUT0"')
+    write(root, "nested_last", inner + PLACED.format("packed"))
+    for step in ("first", "last"):
+        write(root, f"nested_last_{step}", STEP + PLACED.format("packed"))
     flags = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard")
     started = Server(root, tmp_path_factory.mktemp("unloaded-log") / "log", *flags)
     try:
@@ -56,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def write(root: Path, name: str, config: str) -> None:
-    (root / name / "1").mkdir(parents=True)
+    (root / name / "1").mkdir(parents=True, exist_ok=True)
     (root / name / "config.pbtxt").write_text(config)
 
 

@@ -305,6 +305,29 @@ def test_a_step_that_goes_stays_as_long_as_its_ensemble_elsewhere_answers(
     assert ("step" in replicas.serving.applications, "m" in replicas.serving.applications) == (False, True)
 
 
+@pytest.mark.parametrize("placement", ["isolated", "packed"])
+def test_a_packed_step_that_is_an_ensemble_keeps_its_own_steps(
+    placement: str, make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needed_steps, "_LOOK_S", 0.05)
+    replicas = make({"step": PLACED % placement, "other": PLACED % "packed"}, drain_timeout_s=0.0)
+    write_pipe(tmp_path, placement="packed")
+    write_pipe(tmp_path, "above", "pipe")
+    before = replicas.start()
+    (group,) = (place for place in replicas.places() if "pipe" in replicas.models(*place))
+    (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
+    replicas.busy["above", "v1"] = 1
+    replicas.unload(before, "above", "pipe", "step")
+    for _ in range(3):
+        assert place[0] in replicas.end_due()
+        assert "pipe" in replicas.models(*group) and "step" in replicas.models(*place)
+        time.sleep(0.1)
+    replicas.busy.clear()
+    wait_until(lambda: replicas.end_due() and not replicas.reconciler.ends_later, "all have answered", 5)
+    assert replicas.models(*group) == ["other"] and "above" not in replicas.serving.applications
+    assert placement == "packed" or "step" not in replicas.serving.applications
+
+
 def test_a_packed_step_that_is_loaded_again_meanwhile_is_not_there_twice(
     make: Callable[..., Replicas], tmp_path: Path
 ) -> None:
