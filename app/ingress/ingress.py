@@ -236,6 +236,10 @@ class Ingress:
             await self.service.models.until_followed(epoch, generation)
             await self.service.models.until_ready(model)
 
+    async def is_answering(self) -> bool:
+        """Whether an ensemble that runs here, and was unloaded or lacks a step since, has yet to answer something."""
+        return self._host.is_answering
+
     async def try_again(self, versions: list[tuple[str, int]]) -> None:
         """Begin to load embedded models that had been loaded before, and failed here; see `DirectoryFollower`."""
         self._beside.begin(self._follower.try_again(versions), "second tries of embedded models")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from repository_loader.copied_ensembles import copied_ensembles
 from repository_loader.deployment_plan import DeploymentPlan, Place, Plan
 
 _LOOK_S: Final = 1.0
@@ -23,11 +24,15 @@ class _Needed:
 
 
 class NeededSteps:
-    """Those that go stay for `least_s`, and then as long as their ensembles answer, for `most_s` in all."""
+    """Those that go stay for `least_s`, and then as long as their ensembles answer, for `most_s` in all.
 
-    def __init__(self, least_s: float, most_s: float) -> None:
+    `ingresses` is the place of ensembles that these run.
+    """
+
+    def __init__(self, least_s: float, most_s: float, ingresses: Place) -> None:
         self._least_s = least_s
         self._most_s = most_s
+        self._ingresses = ingresses
         self._plan: Plan | None = None
         self._needed: dict[Step, _Needed] = {}
         self._kept: frozenset[Step] = frozenset()
@@ -49,7 +54,7 @@ class NeededSteps:
         now_s = time.monotonic()
         self._needed = {step: each for step, each in self._needed.items() if each.until_s > now_s}
         if self._plan is not None:
-            for step, by in _asked_no_longer(self._plan, plan).items():
+            for step, by in _asked_no_longer(self._plan, plan, self._ingresses).items():
                 before = self._needed[step].by if step in self._needed else frozenset()
                 self._needed[step] = _Needed(now_s + self._least_s, now_s + self._most_s, before.union(by))
         self._plan = plan
@@ -108,17 +113,18 @@ class NeededSteps:
         return [step for step in staying if self._needed[step].until_s <= now_s]
 
 
-def _asked_no_longer(before: Plan, after: Plan) -> dict[Step, set[tuple[Place, str]]]:
+def _asked_no_longer(before: Plan, after: Plan, ingresses: Place) -> dict[Step, set[tuple[Place, str]]]:
     """Return the steps that ran, where these or their ensembles do no longer, each with the ensembles and their places.
 
     A process that has both sees to it itself.
     """
     places = places_of(before)
+    inside = {model.name for model in (*before.embedded, *copied_ensembles(before))}
     asked: dict[Step, set[tuple[Place, str]]] = {}
     for ensemble, step in _steps(before) - _steps(after):
-        by = places.get(ensemble, ())
+        by = {*places.get(ensemble, ()), *([ingresses] if ensemble in inside else [])}
         for place in places.get(step, ()):
-            if {*by} != {place}:
+            if by != {place}:
                 asked.setdefault((place[0], step), set()).update((each, ensemble) for each in by)
     return asked
 

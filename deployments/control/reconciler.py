@@ -92,7 +92,7 @@ class Reconciler:
         self._former: set[str] = set()
         """Applications that a former controller has deployed, maybe under other options, and that go soon."""
         self._packages = Packages()
-        self._steps = NeededSteps(options.drain_timeout_s, options.unload_timeout_s)
+        self._steps = NeededSteps(options.drain_timeout_s, options.unload_timeout_s, (owner, options.ingress))
         self._refused: frozenset[str] = frozenset()
         """Applications that were not deployed, as somebody else's have their names."""
         self._due: frozenset[str] = frozenset()

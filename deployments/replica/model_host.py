@@ -388,10 +388,14 @@ class ModelHost:
         while any(not left.isdisjoint(running) for running, left in taken) and self._loop.time() < deadline_s:
             await asyncio.sleep(_POLL_S)
 
-    def answers_without(self, unloaded: Callable[[str, int], bool]) -> bool:
-        """Whether an ensemble that stays has something under way, though a step was `unloaded`."""
+    @property
+    def is_answering(self) -> bool:
+        """Whether something that was unloaded, or lacks a step since, has not yet answered what it has taken."""
+        unloaded = self.calls.neighbours.unloaded
         ensembles = [served.model for served in self.served.values() if served.model.running]
-        return any(unloaded(step, LATEST) for each in ensembles for step in step_models(each.package.config))
+        return self.changes.answering or any(
+            unloaded(step, LATEST) for each in ensembles for step in step_models(each.package.config)
+        )
 
     async def _close_unloaded(self, served: ServedModel, timeout_s: float) -> None:
         self.core.forget_former(served.model)

@@ -221,7 +221,7 @@ class ModelReplica:
 
     def is_answering(self) -> bool:
         """Whether something that was unloaded, or lacks a step since, has not yet answered what it has taken."""
-        return self._host.changes.answering or self._host.answers_without(self._neighbours.unloaded)
+        return self._host.is_answering
 
     async def infer(
         self,

@@ -12,8 +12,8 @@ STEP = """
 backend: "identity"
 input { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }
 output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }
-instance_group { count: 8 kind: KIND_CPU }
-parameters { key: "execute_delay_ms" value { string_value: "700" } }
+instance_group { count: 4 kind: KIND_CPU }
+parameters { key: "execute_delay_ms" value { string_value: "600" } }
 """
 ENSEMBLE = """
 platform: "ensemble"
@@ -54,7 +54,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     write(root, "nested_last", inner + PLACED.format("packed"))
     for step in ("first", "last"):
         write(root, f"nested_last_{step}", STEP + PLACED.format("packed"))
-    flags = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard")
+    # A second is the least for which steps stay; some requests need their last step later.
+    flags = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard", "--exit-timeout-secs", "1")
     started = Server(root, tmp_path_factory.mktemp("unloaded-log") / "log", *flags)
     try:
         yield started.wait_ready()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.replica.neighbours import NoNeighbours
 from protocol.errors import Unavailable
 from tests.deployments.replica.hosted_models import ADD_ONE, Models
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
@@ -139,14 +140,12 @@ def test_what_is_under_way_in_an_ensemble_is_answered_when_a_step_of_it_is_unloa
             await asyncio.sleep(0.05)
             applied = asyncio.create_task(hosted.host.apply(models.planned("first", "inner", "outer")))
             await asyncio.sleep(0.05)
-            assert hosted.host.answers_without(lambda name, version: name == "last")
             later = []
             while not applied.done():
                 later.append(hosted.start("outer", 1))
                 await asyncio.sleep(0.02)
             assert (await under_way)["Y"].tolist() == [4]
             assert isinstance((await asyncio.gather(*later, return_exceptions=True))[-1], Unavailable)
-            assert not hosted.host.answers_without(lambda name, version: name == "last")
             assert {key[0] for key in hosted.host.served} == {"first", "inner", "outer"}
 
     asyncio.run(check())
@@ -258,5 +257,28 @@ def test_an_ensemble_stays_as_it_was_when_one_in_it_does(loads: bool, answer: in
                 assert await hosted("outer", 0) == [2]
             await applied
             assert await hosted("outer", 0) == [answer]
+
+    asyncio.run(check())
+
+
+class WithoutLast(NoNeighbours):
+    def unloaded(self, name: str, version: int) -> bool:
+        return name == "last"
+
+
+def test_a_process_says_whether_an_ensemble_that_stays_still_answers_though_a_step_elsewhere_was_unloaded(
+    tmp_path: Path,
+) -> None:
+    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE).add("outer", config=STEP % "first")
+
+    async def check() -> None:
+        async with models.hosted() as hosted:
+            under_way = hosted.start("outer", 1)
+            await asyncio.sleep(0.05)
+            assert not hosted.host.is_answering
+            hosted.host.calls.neighbours = WithoutLast()
+            assert hosted.host.is_answering
+            assert (await under_way)["Y"].tolist() == [3]
+            assert not hosted.host.is_answering
 
     asyncio.run(check())
