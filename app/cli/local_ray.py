@@ -15,6 +15,7 @@ from app.cli.ray_tls import ray_tls_fault
 from app.cli.ray_token import current_token
 from app.other_eagleray import other_eagleray
 from deployments.available_cores import available_cores
+from deployments.free_memory import free_memory_bytes
 from deployments.ray_folder import ray_folder
 
 _RAY_START_S = 30
@@ -200,10 +201,12 @@ def object_store_bytes(folder: str = "/dev/shm") -> int | None:
 
     It holds what is too large for a message: files of a load, tensors of deployment handles. Ray makes it a third of
     the machine's memory, and puts it into its own folder where `/dev/shm` has no room for that, as in most containers:
-    there a full disk would end Ray.
+    there a full disk would end Ray. A container's `/dev/shm` may also be larger than its memory.
     """
     free = shutil.disk_usage(folder).free
-    return free // 2 if 2 * _LEAST_STORE_BYTES <= free < _ROOMY_BYTES else None
+    if not 2 * _LEAST_STORE_BYTES <= free < _ROOMY_BYTES:
+        return None
+    return min(free // 2, max(_LEAST_STORE_BYTES, free_memory_bytes() * 3 // 10))
 
 
 def last_words(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ray
 
+from app.cli import local_ray
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed, _require_machine, cluster, explain, last_words
 from tests.serving import EAGLERAY, environment, run
 
@@ -158,13 +159,21 @@ def test_a_current_folder_that_has_been_removed_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("free_bytes", "store_bytes"),
-    [(64 << 20, None), (150 << 20, 75 << 20), (2 << 30, 1 << 30), (12 * 10**9, None)],
-    ids=["no room for any", "the least", "a container", "room for all"],
+    ("free_bytes", "memory_bytes", "store_bytes"),
+    [
+        (64 << 20, 8 << 30, None),
+        (150 << 20, 8 << 30, 75 << 20),
+        (2 << 30, 8 << 30, 1 << 30),
+        (8 << 30, 4 << 30, (4 << 30) * 3 // 10),
+        (8 << 30, 64 << 20, 75 << 20),
+        (12 * 10**9, 64 << 30, None),
+    ],
+    ids=["no room for any", "the least", "a container", "more than its memory", "little memory", "room for all"],
 )
-def test_rays_object_store_fits_into_shared_memory(
-    free_bytes: int, store_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+def test_rays_object_store_fits_into_shared_memory_and_leaves_memory(
+    free_bytes: int, memory_bytes: int, store_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(local_ray, "free_memory_bytes", lambda: memory_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free_bytes))
     assert cluster(RayOptions())["object_store_memory"] == store_bytes
 

@@ -139,7 +139,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "While models load it may take ten minutes": (STALLS + "test_all_others_go_on",),
     "The stacks of its threads are logged": (STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",),
     "A full disk under Ray's folder": (FULL_DISK,),
-    "Ray's object store": ("app/cli/test_local_ray.py::test_rays_object_store_fits_into_shared_memory",),
+    "Ray's object store": (
+        "app/cli/test_local_ray.py::test_rays_object_store_fits_into_shared_memory_and_leaves_memory",
+    ),
     "What an ingress has no descriptor": (
         "app/http/test_exhausted_machine.py::test_what_the_machine_has_no_more_of_is_told_with_503",
         "app/grpc/test_unary.py::test_what_the_machine_has_no_more_of_is_told",
