@@ -360,10 +360,11 @@ class ModelHost:
         await wait_for(unloads, patience_s)
 
     async def _unload(self, key: Key, deadline_s: float, asking: Collection[asyncio.Task[None]]) -> None:
-        if asking:
-            await asyncio.wait(asking, timeout=max(GRACE_S, deadline_s - self._loop.time()))
-        if all(wanted[0] != key[0] for wanted in self._wanted):
-            await self._until_answered(key[0], deadline_s)
+        last_s = max(self._loop.time() + GRACE_S, deadline_s)
+        # One that is wanted again takes requests again, for which the next unload waits.
+        while asking and key not in self._wanted and self._loop.time() < last_s:
+            _, asking = await asyncio.wait(asking, timeout=_POLL_S)
+        await self._until_answered(key[0], deadline_s)
         timeout_s = max(GRACE_S, deadline_s - self._loop.time())
         async with self.changes.turn(key):
             if key in self._wanted:
@@ -382,10 +383,12 @@ class ModelHost:
         await asyncio.gather(*(self._close_unloaded(each, timeout_s) for each in (served, former) if each is not None))
 
     async def _until_answered(self, name: str, deadline_s: float) -> None:
-        """Wait for what ensembles that stay have taken, which may ask for a model that goes."""
+        """Wait for what ensembles that stay have taken, which may ask for a model that goes, unless it is to stay."""
         stay = [served.model for served in self.served.values() if name in step_models(served.model.package.config)]
         taken = [(model.running, set(model.running)) for model in stay]
         while any(not left.isdisjoint(running) for running, left in taken) and self._loop.time() < deadline_s:
+            if any(wanted[0] == name for wanted in self._wanted):
+                return
             await asyncio.sleep(_POLL_S)
 
     @property

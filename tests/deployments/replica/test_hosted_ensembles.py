@@ -151,6 +151,28 @@ def test_what_is_under_way_in_an_ensemble_is_answered_when_a_step_of_it_is_unloa
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("without", [["first", "two"], ["first"]], ids=["alone", "with it"])
+def test_what_an_ensemble_takes_while_its_step_is_there_again_is_answered_when_that_is_unloaded_once_more(
+    without: list[str], tmp_path: Path
+) -> None:
+    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE).add("two", config=STEP % "first")
+
+    async def check() -> None:
+        async with models.hosted() as hosted:
+            answers, changes = [], []
+            for names in without, ["first", "last", "two"], without:
+                if names is without:
+                    answers.append(hosted.start("two", 1))
+                    await asyncio.sleep(0.02)
+                changes.append(asyncio.create_task(hosted.host.apply(models.planned(*names))))
+                await asyncio.sleep(0.02)
+            assert [(await answer)["Y"].tolist() for answer in answers] == [[3], [3]]
+            await asyncio.gather(*changes)
+            assert {key[0] for key in hosted.host.served} == {*without}
+
+    asyncio.run(check())
+
+
 def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_loaded_anew_without_a_step_that_goes(
     tmp_path: Path,
 ) -> None:
