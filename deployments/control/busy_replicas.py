@@ -20,10 +20,11 @@ _MAX_AT_ONCE: Final = 32
 
 
 class BusyReplicas:
-    """Asks on the controller's loop, for other threads."""
+    """Asks on the controller's loop, for other threads; the handle of `ingress` is for others too, and stays."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ingress: Place) -> None:
         self._loop = loop
+        self._ingress = ingress
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
         self._asked: set[Place] = set()
         self._asked_of_gone: set[Place] = set()
@@ -40,7 +41,7 @@ class BusyReplicas:
         """
         busy = asyncio.run_coroutine_threadsafe(self._count(places), self._loop).result() if places else {}
         self._asked = _kept(self._asked | places.keys(), busy)
-        self._silent &= self._asked | self._asked_of_gone
+        self._silent &= self._asked | self._asked_of_gone | {self._ingress}
         return busy
 
     def answering(self, places: Collection[Place]) -> set[Place]:
@@ -49,8 +50,8 @@ class BusyReplicas:
         Those are the ones that stay; of one that is to end, `count` says that it is busy.
         """
         found = asyncio.run_coroutine_threadsafe(self._answering(places), self._loop).result() if places else set()
-        self._asked_of_gone = _kept(self._asked_of_gone.union(places), found)
-        self._silent &= self._asked | self._asked_of_gone
+        self._asked_of_gone = _kept(self._asked_of_gone.union(places) - {self._ingress}, found)
+        self._silent &= self._asked | self._asked_of_gone | {self._ingress}
         return found
 
     async def _count(self, places: Mapping[Place, int]) -> dict[Place, int]:

@@ -124,8 +124,8 @@ def _asked_no_longer(before: Plan, after: Plan, ingresses: Place) -> dict[Step, 
     for ensemble, step in _steps(before) - _steps(after):
         by = {*places.get(ensemble, ()), *([ingresses] if ensemble in inside else [])}
         for place in places.get(step, ()):
-            if by != {place}:
-                asked.setdefault((place[0], step), set()).update((each, ensemble) for each in by)
+            if elsewhere := by - {place}:
+                asked.setdefault((place[0], step), set()).update((each, ensemble) for each in elsewhere)
     return asked
 
 

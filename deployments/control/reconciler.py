@@ -63,8 +63,9 @@ class Reconciler:
 
     Each application that it deploys carries the owner's name in its `user_config`; it ends those only. `count` says how
     many replicas an autoscaled deployment has just now, `busy` how many deployments have, of those with something under
-    way, and 0 where some of what is expected are not there, `answering` in which of them something that was unloaded
-    still answers what it has taken. Threads take turns: nothing is deployed behind `end_all`.
+    way, and 0 where some of what is expected are not there, `answering` in which of them, or of the ingresses,
+    something that was unloaded still answers what it has taken. Threads take turns: nothing is deployed behind
+    `end_all`.
     """
 
     def __init__(

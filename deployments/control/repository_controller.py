@@ -109,7 +109,7 @@ class RepositoryController:
         self._publisher = Publisher()
         self._counters = NodeCounters(node)
         self._scaler = Scaler(self._loop, self._counters)
-        busy = BusyReplicas(self._loop)
+        busy = BusyReplicas(self._loop, (self._app, options.ingress))
         self._reconciler = Reconciler(options, self._app, self._scaler.count, busy.count, busy.answering)
         self._scaler.scale_down = ScaleDown(self._loop, self._reconciler.give_time)
         ingresses = partial(living_replicas, self._app, options.ingress)

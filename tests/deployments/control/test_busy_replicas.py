@@ -13,7 +13,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from deployments.control import busy_replicas
 from deployments.control.busy_replicas import BusyReplicas
 
-PLACE, OTHER = ("m", "v1"), ("other", "v1")
+PLACE, OTHER, INGRESS = ("m", "v1"), ("other", "v1"), ("eagleray", "Ingress")
 
 
 class Cluster:
@@ -70,7 +70,7 @@ def replicas() -> Iterator[BusyReplicas]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    yield BusyReplicas(loop)
+    yield BusyReplicas(loop, INGRESS)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -169,3 +169,11 @@ def test_what_answers_what_it_has_taken_is_asked_until_it_has(cluster: Cluster, 
     assert replicas.answering([PLACE]) == {PLACE} and cluster.let_go == [OTHER]
     assert replicas.answering([PLACE]) == set() and cluster.let_go == [OTHER, PLACE]
     assert replicas.answering([]) == set()
+
+
+def test_the_ingresses_are_asked_and_not_let_go_of(cluster: Cluster, replicas: BusyReplicas) -> None:
+    cluster.question = "is_answering"
+    cluster.answers = {INGRESS: [[False, True], [TimeoutError()], [TimeoutError()], [False]]}
+    found = [replicas.answering([INGRESS]) for _ in range(4)]
+    assert found == [{INGRESS}, {INGRESS}, {INGRESS}, set()] and cluster.let_go == []
+    assert cluster.patience_s == pytest.approx([2.0, 2.0, 0.2, 0.2], abs=0.1)

@@ -281,20 +281,21 @@ def test_a_step_stays_as_long_as_its_ensemble_answers_in_a_group(
     wait_until(lambda: "step" not in replicas.end_due(), "the ensemble has answered", 5)
 
 
-@pytest.mark.parametrize("placement", ["isolated", "embedded"])
-def test_a_step_stays_as_long_as_an_ingress_answers_that_runs_its_ensemble(
-    placement: str, make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ensemble_goes", [True, False], ids=["with its ensemble", "alone"])
+@pytest.mark.parametrize("placement", [PLACED % "embedded", ""], ids=["embedded", "a copy"])
+def test_a_step_stays_as_long_as_its_ensemble_answers_in_an_ingress(
+    placement: str, ensemble_goes: bool, make: Callable[..., Replicas], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(needed_steps, "_LOOK_S", 0.05)
     replicas = make({"step": PLACED % "isolated"}, drain_timeout_s=0.0)
-    (tmp_path / "pipe/1").mkdir(parents=True)
-    (tmp_path / "pipe/config.pbtxt").write_text(ENSEMBLE + (PLACED % "embedded" if placement == "embedded" else ""))
+    write_pipe(tmp_path)
+    (tmp_path / "pipe" / "config.pbtxt").write_text(ENSEMBLE + placement)
     before = replicas.start()
     replicas.answering.add(("eagleray", replicas.repository.options.ingress))
-    replicas.unload(before, "pipe", "step")
-    for _ in range(3):
-        assert has_step(replicas)
-        time.sleep(0.1)
+    replicas.unload(before, "step", *(["pipe"] if ensemble_goes else []))
+    assert has_step(replicas)
+    time.sleep(0.1)
+    assert has_step(replicas)
     replicas.answering.clear()
     wait_until(lambda: "step" not in replicas.end_due(), "the ensemble has answered", 5)
 
