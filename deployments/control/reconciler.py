@@ -25,6 +25,7 @@ from deployments.serve_internals import (
     application_owners,
     application_states,
     delete_applications,
+    replica_counts,
     replica_targets,
 )
 from repository_loader.deployment_plan import DeploymentPlan, Place, Plan
@@ -296,7 +297,8 @@ class Reconciler:
         waiting -= self._in_place | self._leaving.keys()
         if not waiting or self._desired is None or not has_room(Plan(), self._desired.plan, self._desired.facts):
             return None
-        return min(waiting)
+        counts = replica_counts()
+        return min((place for place in waiting if counts.get(place)), default=None)
 
     def _still_leaving(self, desired: DesiredState) -> dict[Place, _Leaving]:
         """Return what the plan no longer holds and is busy, of what was deployed and nobody needs any more."""

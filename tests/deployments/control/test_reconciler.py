@@ -296,11 +296,16 @@ def test_a_replica_with_other_resources_takes_those_of_the_old_one_where_there_i
     assert surges == [100, surge, surge, 100]  # before it is HEALTHY, Serve may not have replaced all
 
 
-@pytest.mark.parametrize(("cpus", "goes"), [(5, True), (2, False)])
+@pytest.mark.parametrize(
+    ("cpus", "count", "goes"),
+    [(5, 1, True), (2, 1, False), (5, 0, False)],
+    ids=["too little for both", "too little for one", "there is nothing to replace"],
+)
 def test_what_finds_no_room_beside_what_a_former_controller_deployed_takes_its_place(
-    serving: Serve, tmp_path: Path, cpus: int, goes: bool
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, count: int, goes: bool
 ) -> None:
     """As other options do, for which every replica is replaced."""
+    monkeypatch.setattr(reconciler_module, "replica_counts", lambda: {("m", "v1"): count})
     repository, _, reconciler = started(tmp_path)
     repository.configure("m", CPUS % "3")
     desired = repository.read()
