@@ -39,6 +39,8 @@ _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _PLACED_S: Final = 10.0
 """How long after others have ended a replica may still find no room, though it gets theirs."""
+_REPLACED_S: Final = 120.0
+"""How long one may that is to replace another: Serve says so after 30 s, and the other one goes."""
 _REASON_MARK = "ModelLoadError: "
 _WORKER_DIED = "its worker process has died"
 _LOST: Final = {
@@ -299,8 +301,8 @@ class StatusReader:
         self._packages = packages
         if table.unloading:
             self._ended_s = now_s
-        # A replica that runs already may go first, and others go that have been unloaded.
-        new = untried(desired) if now_s - self._ended_s > _PLACED_S else ()
+        # Others may go that have been unloaded.
+        placed, new = now_s - self._ended_s > _PLACED_S, untried(desired)
         verdicts = []
         for trial, since_s in self._trials:
             # What Serve says at first may be of what was there before.
@@ -319,7 +321,8 @@ class StatusReader:
                     state = _state(deployment, applications)
                     if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
                         lacks_room |= state.lacks_room
-                        if reason is None and state.lacks_room and trial.command and (model.name, model.version) in new:
+                        waited = placed and ((model.name, model.version) in new or now_s - since_s > _REPLACED_S)
+                        if reason is None and state.lacks_room and trial.command and waited:
                             reason = _no_room(deployment)
                 if reason is None:
                     open_count += 1

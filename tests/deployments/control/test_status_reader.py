@@ -292,6 +292,15 @@ def test_a_model_for_whose_replica_there_is_no_room_says_what_it_needs(
     for desired, verdicts in ((polled, []), (asked, [Verdict(asked.trials[0], {"step": {1: reason}})])):
         table.replace(desired, {})
         assert told(desired, WAITS_FOR_ROOM) == verdicts
+    repository.configure("step", 'parameters { key: "eagleray.num_cpus" value { string_value: "0.7" } }')
+    anew = repository.load(repository.commit(polled), "step")
+    asked_anew = replace(anew, trials=(replace(anew.trials[0], command="id"),))
+    table.replace(asked_anew, {})
+    assert told(asked_anew, WAITS_FOR_ROOM) == [], "what it replaces goes first"
+    monkeypatch.setattr(status_reader, "_REPLACED_S", -1.0)
+    assert told(asked_anew, WAITS_FOR_ROOM) == [
+        Verdict(asked_anew.trials[0], {"step": {1: reason.replace("0.6", "0.7")}})
+    ]
     monkeypatch.setattr(ModelTable, "unloading", True)
     assert told(asked, WAITS_FOR_ROOM) == [], "what ends makes room for it"
 
