@@ -102,8 +102,7 @@ def _malformed(reason: str, position: int) -> InvalidArgument:
 
 
 def _parse_non_finite(text: bytes, limits: Limits) -> Any:
-    if _NAMES_OF_RAPIDJSON.search(text) is not None:
-        text = _STRING_OR_NAME.sub(_name_of_python, text)
+    text = with_names_of_python(text)
     try:
         document = json.loads(text.decode("utf-8"), parse_float=orjson.loads, parse_int=orjson.loads)
         if b"\\u" in text:
@@ -119,6 +118,13 @@ def _parse_non_finite(text: bytes, limits: Limits) -> Any:
     except (ValueError, TypeError):
         raise _malformed("Invalid value.", 0) from None
     return document
+
+
+def with_names_of_python(text: bytes) -> bytes:
+    """Return a document with names for what is not finite that the parser of the standard library knows."""
+    if _NAMES_OF_RAPIDJSON.search(text) is None:
+        return text
+    return _STRING_OR_NAME.sub(_name_of_python, text)
 
 
 def _name_of_python(match: re.Match[bytes]) -> bytes:

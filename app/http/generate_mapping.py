@@ -14,7 +14,7 @@ import orjson
 from deployments.lane.frames import Buffer
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import Parameter
-from protocol.json_document import as_string, parse, too_deep
+from protocol.json_document import as_string, parse, too_deep, with_names_of_python
 from protocol.json_text import read_json, write_json
 from protocol.limits import Limits
 from protocol.normalise import request_prefix
@@ -75,7 +75,7 @@ class GenerateMapping:
         if b"\\u" not in text and all(text.count(name) < 2 for name in self._quoted):
             return
         try:
-            json.loads(text, object_pairs_hook=self._check_pairs)
+            json.loads(with_names_of_python(text), object_pairs_hook=self._check_pairs)
         except RecursionError:
             raise too_deep(self._limits) from None
 

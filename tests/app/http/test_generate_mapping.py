@@ -134,6 +134,12 @@ def test_numbers_that_are_not_finite_pass() -> None:
     assert str(request["inputs"][0]["data"]) == "[nan, 1.5]"
 
 
+def test_names_of_what_is_not_finite_pass_beside_escaped_characters() -> None:
+    request = mapped(b'{"x":[Inf,-NaN,-Inf],"note":"\\u00e9 Inf"}', tensor("x", "FP32", 3))
+    assert str(request["inputs"][0]["data"]) == "[inf, nan, -inf]"
+    assert request["parameters"] == {"note": "é Inf"}
+
+
 def flat(document: object, *, decoupled: bool = True, final: bool = True) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     response = GenerateMapping([], DEFAULT_LIMITS, decoupled).response(body, final)
