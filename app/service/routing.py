@@ -67,7 +67,7 @@ class Routing:
             if awaited is not None:
                 return self.traced(name, awaited)
             if entry is not None and entry.versions:
-                self._refusals.count(name, max(entry.versions) if version == -1 else version, error)
+                self._refusals.count(name, _preferred(entry.versions, entry) if version == -1 else version, error)
             raise
 
     def target(self, name: str, version: int = -1) -> Target:

@@ -171,6 +171,21 @@ def test_what_waits_is_not_counted_as_refused() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(("weights", "meant"), [({}, 2), ({"1": 100, "2": 0}, 1)], ids=["none", "of the lower"])
+def test_what_finds_no_replica_is_counted_for_the_version_that_it_was_meant_for(
+    weights: dict[str, float], meant: int
+) -> None:
+    async def test(served: Served) -> None:
+        served.models.directory.models["echo"].traffic = {"weights": weights}
+        served.lanes.fleet.forget("echo#v1")
+        await served.lanes.until(lambda: not served.ready())
+        with pytest.raises(Unavailable, match=f"version {meant} is not at ready state"):
+            served.routing.infer_target("echo")
+        assert [label for label in served.lanes.counted.rows if label.kind == MODEL] == [Label(MODEL, "echo", meant)]
+
+    run(test)
+
+
 def test_a_copy_is_asked_only_while_it_is_one_of_what_the_directory_says() -> None:
     async def test(served: Served) -> None:
         served.lanes.publish(served.lanes.replicas[0])
