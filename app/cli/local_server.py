@@ -16,7 +16,7 @@ from urllib.parse import quote
 from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed, last_words
 from app.cli.no_model import NO_MODEL
-from app.cli.ports import require_free, reserve
+from app.cli.ports import require_free, require_unheard, reserve
 from app.cli.progress import Progress, summary
 from app.cli.ray_watch import RayWatch
 from app.cli.standard_streams import print_at_once
@@ -66,6 +66,8 @@ class LocalServer:
         settings = self._settings
         if settings.allow_http and not settings.reuse_http_port:
             self._take(settings.http_address, settings.http_port, "HTTP")
+        if settings.allow_http and settings.http_unix_socket:
+            require_unheard(settings.http_unix_socket)
         if settings.allow_grpc and not settings.reuse_grpc_port:
             self._take(settings.grpc_address, settings.grpc_port, "gRPC")
         if settings.allow_metrics:

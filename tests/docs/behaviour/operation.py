@@ -320,6 +320,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`--http-unix-socket` is one file": (
         "app/http/test_listening.py::test_takes_a_path_over_and_leaves_it_to_who_has_it",
     ),
+    "`eagleray serve` refuses one on which another": (
+        "app/cli/test_ports.py::test_a_unix_socket_stays_with_the_server_that_listens_on_it",
+    ),
     "With `--trace-config mode=opentelemetry` a request": (
         TRACING + "test_an_ensemble_over_two_nodes_is_one_trace",
         "app/trace/test_span_export.py::test_a_sampled_parent_is_always_traced",
