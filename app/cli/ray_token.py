@@ -22,18 +22,18 @@ def rays_token_path() -> Path:
 
 
 def has_rays_token() -> bool:
-    """Whether that file is there; a user without a home folder has none."""
+    """Whether that file has one for this user, who may have no home folder, or may not read in it."""
     try:
-        return rays_token_path().is_file()
-    except RuntimeError:
+        return bool(rays_token_path().read_bytes().strip())
+    except (OSError, RuntimeError):
         return False
 
 
 def choose_token() -> None:
     """Set the environment so that a local Ray is closed by a token; what the user has chosen stands.
 
-    Call it before Ray is imported. Where there is no home folder that can be written, the token lives in the
-    environment alone.
+    Call it before Ray is imported. Where there is no home folder that can be written, or its token cannot be read, as
+    that of another user, the token lives in the environment alone.
     """
     if any(os.environ.get(name) for name in _CHOICES) or has_rays_token():
         return
@@ -41,10 +41,13 @@ def choose_token() -> None:
     try:
         path = own_token_path()
         _write_once(path)
+        usable = bool(path.read_bytes().strip())
     except (OSError, RuntimeError):
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    else:
+        usable = False
+    if usable:
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+    else:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def current_token() -> str:

@@ -86,8 +86,28 @@ def test_token_of_the_users_own_clusters_is_used_where_there_is_one(home: Path) 
     assert not (home / ".eagleray").exists()
 
 
-def test_without_a_home_the_token_lives_in_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/proc/nobody")
+@pytest.mark.parametrize(
+    "folder", ["/proc/nobody", pytest.param(f"/tmp/{'x' * 256}", id="one that cannot be looked into")]
+)
+def test_without_a_home_the_token_lives_in_the_environment(
+    home: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", folder)
+    choose_token()
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    assert current_token() == os.environ["RAY_AUTH_TOKEN"]
+
+
+@pytest.mark.parametrize("folder", [".eagleray/ray_auth_token", ".ray/auth_token"])
+def test_a_token_that_cannot_be_read_is_not_used(home: Path, folder: str) -> None:
+    (home / folder).mkdir(parents=True)
+    choose_token()
+    assert len(current_token()) == 64
+
+
+def test_an_empty_token_is_not_used(home: Path) -> None:
+    (home / ".eagleray").mkdir()
+    (home / ".eagleray" / "ray_auth_token").touch()
     choose_token()
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
     assert current_token() == os.environ["RAY_AUTH_TOKEN"]

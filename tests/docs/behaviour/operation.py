@@ -116,6 +116,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "The local Ray is closed by a token": (
         "app/cli/test_ray_token.py::test_token_lies_in_a_folder_of_ours_that_only_its_user_reads",
+        "app/cli/test_ray_token.py::test_without_a_home_the_token_lives_in_the_environment",
+        "app/cli/test_ray_token.py::test_a_token_that_cannot_be_read_is_not_used",
     ),
     "What the user has chosen instead stands": (
         "app/cli/test_ray_token.py::test_choice_of_the_user_stands",
