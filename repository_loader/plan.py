@@ -218,7 +218,8 @@ class _Planner:
         share, memory_bytes = self._settings.num_cpus_per_replica, self._facts.memory_bytes
         if self._free_cpus(max(self._packed_needs[0], share)) < share - _WHOLE:
             return False
-        return not memory_bytes or (len(self._deployments) + 1) * _REPLICA_BYTES <= memory_bytes * _ALONE
+        replicas = 1 + sum([deployment.replica_count for deployment in self._deployments])
+        return not memory_bytes or replicas * _REPLICA_BYTES <= memory_bytes * _ALONE
 
     def _parts(self, config: ModelConfig, needs: NodeNeeds) -> list[DevicePart]:
         """Return the model's parts, all of which the cluster has the devices for."""

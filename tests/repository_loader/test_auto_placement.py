@@ -42,6 +42,12 @@ def test_python_models_leave_half_of_the_memory() -> None:
     assert [*places(plan).values()].count("isolated") == 5
 
 
+def test_each_replica_of_a_model_counts_as_one_that_takes_memory() -> None:
+    facts = ClusterFacts((NodeFacts(num_cpus=64, memory_bytes=1 << 30),))
+    models = snapshot(model("a", PYTHON + parameter("replicas", "3")), *(model(f"m{n}", PYTHON) for n in range(4)))
+    assert [*places(make_plan(models, PlanSettings(), facts)).values()].count("isolated") == 3
+
+
 def test_packed_models_have_cpus_left_whichever_comes_first() -> None:
     models = snapshot(*(model(f"m{number}", PYTHON) for number in range(4)), model("small", ONNX))
     assert places(make_plan(models, SETTINGS, CORE)) == {
