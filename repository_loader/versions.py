@@ -46,7 +46,7 @@ def read_version_names(names: Iterable[str]) -> VersionFolders:
     for name in names:
         if _CANONICAL.fullmatch(name) and len(name) < 20 and int(name) <= MAX_VERSION:
             numbers.append(int(name))
-        elif len(name) > 1 and name[0] == "0" and name.isdigit():
+        elif name.startswith("0") and name.isdigit():
             warnings.append(f"ignore version directory '{name}' which contains leading zeros in its directory name")
         elif name not in _NOT_VERSIONS and not name.startswith((".", "__")):
             warnings.append(f"ignore version directory '{name}' which fails to convert to integral number")
@@ -79,6 +79,4 @@ def select_versions(policy: ModelVersionPolicy | None, available: Sequence[int],
 
 def missing_versions(policy: ModelVersionPolicy, available: Sequence[int]) -> tuple[int, ...]:
     """Return the versions that a specific policy names and the folder does not have."""
-    if policy.WhichOneof("policy_choice") != "specific":
-        return ()
     return tuple(sorted(set(policy.specific.versions) - set(available)))

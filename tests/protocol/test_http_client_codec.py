@@ -47,10 +47,12 @@ def test_a_request_arrives_as_it_was() -> None:
         request = InferRequest(
             inputs(rows), rows, ignore, id=id, parameters={"p": "x"}, timeout_us=5, sequence_id=7, flags=SEQUENCE_START
         )
+        request.callers = ("m",)
         length, parts = client.encode_request(request)
         got = server.decode(b"".join(parts), length, ignore)
         assert (got.id, got.rows, got.parameters, got.timeout_us) == (id, rows, {"p": "x"}, 5)
         assert (got.sequence_id, got.flags, got.outputs) == (7, SEQUENCE_START, None)
+        assert got.callers == ("m",)
         for name, array in request.inputs.items():
             assert got.inputs[name].dtype == array.dtype
             np.testing.assert_array_equal(got.inputs[name], array)

@@ -90,6 +90,13 @@ def test_cpus_that_a_packed_model_asked_for_are_free_when_it_has_gone() -> None:
     assert make_plan(snapshot(*others), SETTINGS, facts, kept=kept).unplaced == {}
 
 
+def test_cpus_that_a_packed_model_has_asked_for_stay_taken_while_it_is_kept() -> None:
+    facts = ClusterFacts((NodeFacts(num_cpus=0.75),))
+    kept = make_plan(snapshot(model("asking", ONNX + PACKED + parameter("num_cpus", "0.75"))), SETTINGS, facts)
+    plan = make_plan(snapshot(model("z", ONNX + REPLICA)), SETTINGS, facts, kept=kept)
+    assert plan.unplaced == {"z": "model 'z' needs 0.25 CPUs and the cluster has 0 free"}
+
+
 def test_what_is_kept_for_packed_models_without_any_has_its_cpus() -> None:
     models = snapshot(*(model(f"m{number}", PYTHON + REPLICA) for number in range(4)))
     plan = make_plan(models, replace(SETTINGS, keep_packed=True), CORE)

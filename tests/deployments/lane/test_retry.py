@@ -261,6 +261,22 @@ def test_none_waits_longer_for_a_replica_than_the_first() -> None:
     asyncio.run(test())
 
 
+def test_others_follow_a_request_that_was_suspected_before_too() -> None:
+    async def test() -> None:
+        async with Lanes(1) as lanes:
+            target = lanes.fleet.target("echo")
+            assert target is not None
+            sent: list[LaneCall] = []
+            first, other = (LaneCall(target, (b"x",), None, Sink(), 1, 0) for _ in range(2))
+            for calls in ((first,), (first, other)):
+                Suspects(lambda call, alone: sent.append(call), lambda: True).add(calls)
+            assert sent == [first, first]
+            first.sink.on_response(None, (), True)
+            assert sent == [first, first, other]
+
+    asyncio.run(test())
+
+
 def test_a_request_that_never_is_alone_kills_four(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica is busy with what does not end, so that nobody can tell which of them it was."""
     monkeypatch.setattr(lone_requests, "MAX_PATIENCE_S", 0.05)
