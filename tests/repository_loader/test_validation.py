@@ -399,6 +399,8 @@ GOOD = {
     'output { name: "Y" data_type: TYPE_FP32 dims: [ 2, 2, -1, 3 ] reshape { shape: [ 4, -1, 3, 1 ] } }',
     "priorities": f"{PYTHON} dynamic_batching {{ priority_levels: 2 default_priority_level: 2 "
     "priority_queue_policy { key: 1 value { max_queue_size: 3 } } }",
+    "batch input": f'{PYTHON} batch_input {{ target_name: "Q" data_type: TYPE_INT32 source_input: "X" }}',
+    "slot utilization": sequence("direct { minimum_slot_utilization: 0.5 }"),
     "sequences": sequence(
         "oldest { preferred_batch_size: [ 1, 4 ] } "
         'control_input { name: "S" control { fp32_false_true: [ 0, 1 ] } } '
@@ -458,7 +460,7 @@ def test_refuses_names(name: str) -> None:
 
 STATE = 'state {{ input_name: "i" output_name: "o" data_type: TYPE_FP32 dims: 2 {} }}'
 INITIAL = 'initial_state {{ name: "z" data_type: TYPE_FP32 dims: {} zero_data: true }}'
-INITIAL_STATES = {
+STATES = {
     "size": (
         INITIAL.format("3"),
         "'initial_state' dim for input name 'i' doesn't match 'state' dim description. 3 != 2",
@@ -467,6 +469,8 @@ INITIAL_STATES = {
         INITIAL.format("[ 2, 1 ]"),
         "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'i'. 2 != 1",
     ),
+    "-1": (INITIAL.format("[2, -1]"), "'initial_state' field for state input name 'i' contains variable dimensions."),
+    "growable": ("use_growable_memory: true", "'use_growable_memory' needs 'use_same_buffer_for_input_output' for m"),
     "two": (
         INITIAL.format("2") * 2,
         "initial_state field for state input 'i' must contain exactly one or zero element. Found '2' elements.",
@@ -486,8 +490,8 @@ INITIAL_STATES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), INITIAL_STATES.values(), ids=INITIAL_STATES)
-def test_refuses_initial_states(text: str, expected: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), STATES.values(), ids=STATES)
+def test_refuses_states(text: str, expected: str) -> None:
     assert expected in [message for _, message in faults(sequence(STATE.format(text)))]
 
 
