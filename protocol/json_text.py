@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 
+from protocol.json_document import with_names_of_python
+
 
 def read_json(text: bytes) -> Any:
     """Return a document; bytes that are not UTF-8 stand in its strings as with `surrogateescape`.
@@ -16,7 +18,7 @@ def read_json(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(text.decode("utf-8-sig", "surrogateescape"))
+            return json.loads(with_names_of_python(text).decode("utf-8-sig", "surrogateescape"))
         except RecursionError as error:
             raise ValueError("the document nests too deep") from error
 

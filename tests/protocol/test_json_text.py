@@ -30,6 +30,10 @@ def test_what_is_no_json_is_a_value_error(text: bytes) -> None:
         read_json(text)
 
 
+def test_names_that_only_triton_knows_are_read_beside_bytes_that_are_no_text() -> None:
+    assert repr(read_json(b'{"a":[Inf,-Inf,-NaN],"b":"\xff Inf"}')) == "{'a': [inf, -inf, nan], 'b': '\\udcff Inf'}"
+
+
 def test_json_with_a_byte_order_mark_is_read_and_belongs_to_its_sequence() -> None:
     text = '\ufeff{"parameters":{"sequence_id":7,"sequence_end":true},"inputs":[]}'.encode()
     assert read_json(text) == parse(text, DEFAULT_LIMITS)
