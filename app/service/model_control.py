@@ -143,5 +143,5 @@ def check_model_name(name: str) -> None:
     """Raise `InvalidArgument` unless a name may be that of a model in a repository."""
     if not name.strip():
         raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or "\\" in name or "\0" in name or ".." in name.split("/") or name in (".", ".."):
+    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
         raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")

@@ -136,6 +136,7 @@ class _Copied:
         self.places: dict[str, OpenRange] = {}
         self.gpus: set[str] = set()
         self.copies = False
+        self._outputs: set[str] = set()
         self._regions = regions
         self._far = far
         self._reached = reached
@@ -147,6 +148,14 @@ class _Copied:
             self.gpus.add(gpu)
             return None
         return self.open(place)
+
+    def takes_output(self, name: str, place: RegionRange | None) -> bool:
+        """Whether an output is copied here; of a name that comes twice the first counts. Raises as `open` does."""
+        opened = self.open(place)
+        if opened is not None and name not in self._outputs:
+            self.places[name] = opened
+        self._outputs.add(name)
+        return opened is not None
 
     def open(self, place: RegionRange | None) -> OpenRange | None:
         """Return a range that is copied here, None for others; raises NotFound or InvalidArgument."""
@@ -164,8 +173,7 @@ def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Si
         return Inlined([body], json_length, sink)
     contents: list[Buffer] = []
     offset = length
-    for tensor in _tensors(header, "inputs"):
-        parameters = tensor["parameters"]
+    for tensor, parameters in _tensors(header, "inputs"):
         place = copied.open_input(read_region(parameters), tensor.get("datatype"))
         size = parameters.get("binary_data_size")
         if place is not None:
@@ -176,12 +184,10 @@ def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Si
             contents.append(body[offset : offset + size])
             offset += size
     contents.append(body[offset:])
-    for tensor in _tensors(header, "outputs"):
-        place = copied.open(read_region(tensor["parameters"]))
-        if place is not None:
-            _forget(tensor["parameters"])
-            tensor["parameters"]["binary_data"] = True
-            copied.places[str(tensor.get("name"))] = place
+    for tensor, parameters in _tensors(header, "outputs"):
+        if copied.takes_output(str(tensor.get("name")), read_region(parameters)):
+            _forget(parameters)
+            parameters["binary_data"] = True
     try:
         head = write_json(header)
     except (ValueError, RecursionError):  # of strings that are none, or nested too deep
@@ -205,11 +211,9 @@ def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> Inlined
             contents.append(raw.pop(0))
     del request.raw_input_contents[:]
     request.raw_input_contents.extend(contents + raw)
-    for wanted in request.outputs:
-        place = copied.open(grpc_parameters.read_region(wanted))
-        if place is not None:
+    for wanted in request.outputs:  # one without parameters leaves it to the next of its name
+        if wanted.parameters and copied.takes_output(wanted.name, grpc_parameters.read_region(wanted)):
             _forget(wanted.parameters)
-            copied.places[wanted.name] = place
     message = request.SerializeToString()
     if not copied.places:
         return Inlined([message], None, sink)
@@ -217,12 +221,13 @@ def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> Inlined
     return Inlined([message], None, copying(sink, copied.places))
 
 
-def _tensors(header: Any, member: str) -> list[dict[str, Any]]:
-    """Return the well-formed tensors that have parameters."""
+def _tensors(header: Any, member: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the well-formed tensors, each with its parameters."""
     tensors = header.get(member) if isinstance(header, dict) else None
     if not isinstance(tensors, list):
         return []
-    return [tensor for tensor in tensors if isinstance(tensor, dict) and isinstance(tensor.get("parameters"), dict)]
+    found = [(tensor, tensor.get("parameters", {})) for tensor in tensors if isinstance(tensor, dict)]
+    return [(tensor, parameters) for tensor, parameters in found if isinstance(parameters, dict)]
 
 
 def _forget(parameters: Any) -> None:

@@ -160,6 +160,34 @@ def test_grpc_inputs_and_outputs_pass_through_this_node(regions: Regions) -> Non
     assert bytes(regions.view("out", 0, 16)) == B.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("first", "written_by_http", "written_by_grpc"), [(OUT, True, True), ({}, False, True)], ids=["region", "inline"]
+)
+def test_an_output_that_is_named_twice_goes_where_a_replica_of_this_node_has_it(
+    first: dict[str, Any], written_by_http: bool, written_by_grpc: bool, regions: Regions
+) -> None:
+    second = OUT if not first else {**OUT, "shared_memory_offset": 32}
+    inputs = [{"name": name, "shape": [1, 4], "datatype": "INT32", "data": B.tolist()} for name in ("A", "B")]
+    named = [{"name": "X", "parameters": dict(place or {"binary_data": True})} for place in (first, second)]
+    header = {"inputs": inputs, "outputs": named}
+    request = ModelInferRequest(model_name="echo", raw_input_contents=[B.tobytes()] * 2)
+    for name in ("A", "B"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 4])
+    for place in (first, second):
+        parameters = request.outputs.add(name="X").parameters
+        for key, value in place.items():
+            setattr(parameters[key], "string_param" if isinstance(value, str) else "int64_param", value)
+    out = regions.view("out", 0, 64)
+    for codec, wire, body, written in (
+        (HttpInferCodec(SIGNATURE, "1"), HTTP, orjson.dumps(header), written_by_http),
+        (GrpcInferCodec(SIGNATURE, "1"), GRPC, request.SerializeToString(), written_by_grpc),
+    ):
+        out[:] = bytes(64)
+        client = serve_far_away(codec, wire, body, None, regions)
+        assert client.error is None
+        assert bytes(out) == (bytes(16) + B.tobytes() if written else bytes(32)) + bytes(32)
+
+
 def test_an_output_that_does_not_fit_its_region_is_an_error(regions: Regions) -> None:
     header = {
         "inputs": [{"name": name, "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]} for name in ("A", "B")],
