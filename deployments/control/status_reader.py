@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from ray.serve.exceptions import DeploymentUnavailableError
@@ -15,6 +15,7 @@ from ray.util import get_node_ip_address
 
 from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
+from deployments.control.former_places import has_room
 from deployments.control.model_table import ModelTable, untried
 from deployments.control.trial_parts import tried_parts
 from deployments.log.line_format import about
@@ -29,7 +30,8 @@ from deployments.serve_internals import (
     handle_of,
     let_go_of,
 )
-from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place
+from repository_loader.cluster_facts import ClusterFacts
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Place, Plan
 
 logger = logging.getLogger(__name__)
 
@@ -174,9 +176,9 @@ class StatusReader:
                 part = _Part(model, deployment, state, (model.name, model.version) in served)
                 versions.setdefault((model.name, model.version), []).append(part)
         for parts in versions.values():
-            self._take(parts, table)
+            self._take(parts, table, desired.facts)
 
-    def _take(self, parts: Sequence["_Part"], table: ModelTable) -> None:
+    def _take(self, parts: Sequence["_Part"], table: ModelTable, facts: ClusterFacts) -> None:
         """Take the states of the deployments that run one version: a replica that serves it makes it ready."""
         model = parts[0].model
         entry = table.entry(model)
@@ -193,7 +195,10 @@ class StatusReader:
         elif states.keys() <= FAILED:
             before = entry.reason if entry.replacing else ""
             cause = next((_reason(state.message) for state in states.values() if state.failed_to_start), "")
-            if cause or not before:
+            no_room = _no_room(parts[0].deployment)
+            if not any(_fits(part.deployment, facts) for part in parts):  # as Serve does not say of what was ready
+                entry.finds_no_room(no_room)
+            elif cause or before in ("", no_room):
                 entry.lost_its_replicas(cause)
             if entry.reason != before:
                 logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
@@ -366,6 +371,11 @@ class _Part(NamedTuple):
     def failure(self) -> str:
         device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
+
+
+def _fits(deployment: DeploymentPlan, facts: ClusterFacts) -> bool:
+    """Whether a replica would find room in a cluster where nothing else runs."""
+    return has_room(Plan(), Plan((replace(deployment, replica_count=1, autoscaling=None),)), facts)
 
 
 def _no_room(deployment: DeploymentPlan) -> str:

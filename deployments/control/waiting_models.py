@@ -1,6 +1,7 @@
 """The models that wait for what the cluster does not have: they are placed when it has become another."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -27,6 +28,7 @@ from repository_loader.snapshot import RepositoryModel, Snapshot
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 2.0
+_IDLE_LOOK_S: Final = 5.0
 
 _Room = tuple[ClusterFacts, frozenset[tuple[str, str, float, int]], frozenset[str]]
 
@@ -57,17 +59,19 @@ class WaitingModels:
         """The room that what waits was read for; None for that which a former controller knew."""
 
     async def run(self) -> None:
-        """Look at the cluster for ever, as long as something waits, and place what waits if it is another."""
+        """Look at the cluster for ever, and place what waits if it is another; less often while nothing waits."""
         first = await self._state.until(lambda desired: desired)
         if not self._state.inherited:
             self._read_for = _room(first)
         while True:
-            await self._state.until(lambda desired: desired.waiting or None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_LOOK_S):
+                    await self._state.until(lambda desired: desired.waiting or None)
             try:
                 await self.look()
                 await self._place()
             except Exception:
-                logger.exception("the models that wait are looked at again in %g s", self._look_s)
+                logger.exception("the cluster, and what waits, are looked at again in %g s", self._look_s)
             await asyncio.sleep(self._look_s)
 
     async def look(self) -> None:

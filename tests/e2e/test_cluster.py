@@ -470,6 +470,11 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
         assert server.get("/v2/models/digits/ready").status == 200
         console_shows_both_nodes(server)
         files_that_clients_send_go_from_both_nodes(server)
+        node.kill()
+        wait_until(
+            lambda: "no node has" in rows_by_model(server)["waits"].get("reason", ""), "what the model needs", 60.0
+        )
+        assert rows_by_model(server)["waits"]["state"] == "UNAVAILABLE"
         server.stop()
     finally:
         server.kill()

@@ -23,6 +23,7 @@ from deployments.control.model_table import ModelTable
 from deployments.control.status_reader import StatusReader, Verdict, _Part
 from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.serve_internals import DeploymentState
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import Repository
 from tests.deployments.control.test_redeployment import deployed
@@ -43,10 +44,10 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     table.replace(desired, {})
     (deployment,) = desired.plan.deployments
     (model,) = deployment.models
-    reader, entry = StatusReader(), table.entry(model)
+    reader, entry, facts = StatusReader(), table.entry(model), desired.facts
 
     def told(status: str, message: str) -> tuple[str, str, bool]:
-        reader._take([_Part(model, deployment, DeploymentState(status, message))], table)
+        reader._take([_Part(model, deployment, DeploymentState(status, message))], table, facts)
         return entry.state, entry.reason, entry.replacing
 
     cause = f"{NO_REPLICA}, but the last one failed to start: OSError: [Errno 28] there are 4096 bytes free in /dev/shm"
@@ -58,6 +59,12 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     assert told("UNHEALTHY", DIED) == (UNAVAILABLE, f"{NO_REPLICA}, but the last one failed to start: {died}", True)
     assert told("UNHEALTHY", NO_ROOM.replace("4096", "8192")) == (UNAVAILABLE, cause.replace("4096", "8192"), True)
     assert told("HEALTHY", "") == (READY, "", False)
+    assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
+    facts = ClusterFacts((NodeFacts(0),))  # the node that it ran on has died
+    no_node = "a replica needs 0.05 CPUs, and no node has that much free"
+    for message in (UNHEALTHY, NO_ROOM):
+        assert told("UNHEALTHY", message) == (UNAVAILABLE, no_node, True)
+    facts = desired.facts
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
 
 
@@ -101,7 +108,7 @@ def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_p
     failed = DeploymentState("DEPLOY_FAILED", "The deployment failed. ModelLoadError: no weights")
 
     def told(*, serves: bool) -> tuple[str, str]:
-        StatusReader()._take([_Part(model, deployment, failed, serves)], table)
+        StatusReader()._take([_Part(model, deployment, failed, serves)], table, desired.facts)
         return table.entry(model).state, table.entry(model).reason
 
     assert told(serves=True) == (READY, "its instances on CPU failed to load: no weights")

@@ -84,6 +84,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "That no node alone has what a replica needs": (
         "deployments/control/test_status_reader.py::test_a_model_for_whose_replica_there_is_no_room_says_what_it_needs",
     ),
+    "A model that has lost its last replica says it": (
+        "e2e/test_cluster.py::test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+        "deployments/control/test_status_reader.py"
+        "::test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index",
+    ),
     "No load of another model waits while": (
         "deployments/control/test_waiting_models.py::test_a_load_waits_for_no_model_that_is_read_again",
     ),
