@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+from functools import cache
 from typing import Any, Final
 
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from deployments.serve_internals import answers_by
+from deployments.serve_internals import answers_by, handle_of, with_plain_calls
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +17,14 @@ _RETRY_S: Final = 0.05
 _FOLLOW_TIMEOUT_S: Final = 2.0
 
 
+@cache
 def all_ingresses() -> DeploymentHandle:
-    """Return the handle of the deployment that this ingress is a replica of."""
+    """Return the handle of the deployment that this ingress is a replica of.
+
+    The first call of a process blocks for as long as Ray's head does not answer; an ingress makes it before it listens.
+    """
     context = serve.get_replica_context()
-    return serve.get_deployment_handle(context.deployment, context.app_name)
+    return with_plain_calls(handle_of(context.deployment, context.app_name))
 
 
 async def ask_all(ingresses: DeploymentHandle, method: str, *arguments: Any, timeout_s: float) -> list[Any]:

@@ -9,6 +9,7 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app.ingress.all_ingresses import all_ingresses
 from app.ingress.client_state import ClusterState
 from app.ingress.cluster_control import ClusterControl
 from app.ingress.cluster_counters import ClusterCounters
@@ -79,6 +80,7 @@ class Ingress:
         wake_main_thread_less()
         leave_start_folder()
         with_plain_calls(controller)
+        all_ingresses()
         own, table = serve.get_replica_context(), ClusterTable()
         require_sole(table, own.app_name)
         self._settings = Settings(**settings)

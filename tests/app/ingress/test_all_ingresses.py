@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentBroadcastResponse
 
-from app.ingress.all_ingresses import ask_all, ask_each
+from app.ingress.all_ingresses import all_ingresses, ask_all, ask_each
 
 
 class Ingresses:
@@ -96,3 +98,30 @@ def test_nothing_is_left_of_those_that_do_not_answer() -> None:
         return said
 
     assert asyncio.run(run()) == []
+
+
+def test_the_handle_is_made_once_without_asking_the_controller_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stands still would have the whole ingress stand still that asks it for the first time."""
+    made = []
+
+    class Handle:
+        is_initialized = False
+
+        def _init(self) -> None:
+            self.is_initialized, self._router = True, SimpleNamespace(_asyncio_router=SimpleNamespace())
+
+    def get_deployment_handle(deployment: str, app: str, _check_exists: bool = True) -> Handle:
+        made.append((deployment, app, _check_exists))
+        return Handle()
+
+    monkeypatch.setattr(serve, "get_deployment_handle", get_deployment_handle)
+    context = SimpleNamespace(deployment="Ingress", app_name="eagleray")
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
+    all_ingresses.cache_clear()
+    try:
+        first = all_ingresses()
+        assert first.is_initialized, "Ray's head is asked for it, which may not answer later"
+        assert all_ingresses() is first
+    finally:
+        all_ingresses.cache_clear()
+    assert made == [("Ingress", "eagleray", False)]
