@@ -33,18 +33,21 @@ class ClusterCounters:
     had counted, under a name that says which they are.
     """
 
-    def __init__(self, node_id: str, counters: NodeCounters) -> None:
+    def __init__(self, node_id: str, counters: NodeCounters, timeout_s: float = _TIMEOUT_S) -> None:
         self._node_id = node_id
+        self._timeout_s = timeout_s
         self._counters = counters
         self._elsewhere: dict[str, list[Any]] = {}
         self._dead: set[str] = set()
         self._of_dead = Totals()
         self._name_of_dead = ""
         self._reading = threading.Lock()
+        self._alive: Mapping[str, str] = {}
+        self._asked: asyncio.Task[Mapping[str, str]] | None = None
 
     async def connect(self) -> None:
         """Connect to Ray's tables: Ray aborts a process that may open no more files when it first does so."""
-        await asyncio.to_thread(_addresses)
+        self._alive = await asyncio.to_thread(_addresses)
 
     async def of_node(self) -> Totals:
         """Return what was counted on this node."""
@@ -59,10 +62,25 @@ class ClusterCounters:
 
     async def of_nodes(self) -> list[NodeTotals]:
         """Return what was counted on each node, on this one first, and last on all that are dead."""
-        alive = await asyncio.to_thread(_addresses)
+        alive = await self._nodes_alive()
         if len(alive) > 1:
             await self._ask_others()
         return await asyncio.to_thread(self._read, alive)
+
+    async def _nodes_alive(self) -> Mapping[str, str]:
+        """Return the address of each node that is alive; those that Ray named last where it does not answer in time.
+
+        One thread waits for Ray, however many ask: each would keep one from what else runs in threads.
+        """
+        if self._asked is None or self._asked.done():
+            self._asked = asyncio.create_task(asyncio.to_thread(_addresses))
+        asked = self._asked
+        answered, _ = await asyncio.wait([asked], timeout=self._timeout_s)
+        if not answered:
+            logger.warning("the nodes are those that Ray named last: no answer in %g s", self._timeout_s)
+            return self._alive
+        self._alive = asked.result()
+        return self._alive
 
     def _read(self, alive: Mapping[str, str]) -> list[NodeTotals]:
         began_s = time.thread_time()
@@ -108,11 +126,13 @@ class ClusterCounters:
 
     async def _ask_others(self) -> None:
         try:
-            answers = await ask_each(all_ingresses(), "counts_of_node", self._node_id, timeout_s=_TIMEOUT_S)
+            answers = await ask_each(all_ingresses(), "counts_of_node", self._node_id, timeout_s=self._timeout_s)
         except TimeoutError as error:
             answers = [error]
         if any(isinstance(answer, TimeoutError) for answer in answers):
-            logger.warning("the statistics of some nodes are as they were told last: no answer in %g s", _TIMEOUT_S)
+            logger.warning(
+                "the statistics of some nodes are as they were told last: no answer in %g s", self._timeout_s
+            )
         self._elsewhere.update(answer for answer in answers if isinstance(answer, tuple))
 
     async def answer(self, asking_node_id: str) -> tuple[str, list[Any]] | None:

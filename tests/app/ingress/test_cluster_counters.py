@@ -1,7 +1,12 @@
 """What was counted on all nodes, as one ingress adds it up."""
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
+import ray
 
 from app.ingress.cluster_counters import ClusterCounters
 from app.service.statistics import NodeTotals
@@ -98,3 +103,38 @@ def test_what_a_node_of_another_version_counts_otherwise_is_left_out() -> None:
     ]
     assert counted(cluster._read({"here": "", "newer": ""})) == 5
     assert counted(cluster._read({"here": ""})) == 5, "its node is dead"
+
+
+def test_while_ray_does_not_answer_the_nodes_are_those_it_named_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"NodeID": "here", "NodeManagerAddress": "10.0.0.1", "Alive": True}
+    other = {"NodeID": "other", "NodeManagerAddress": "10.0.0.2", "Alive": False}
+    answers, asked = threading.Event(), []
+
+    def nodes() -> list[dict[str, Any]]:
+        asked.append(1)
+        assert answers.wait(30)
+        return [here, other]
+
+    monkeypatch.setattr(ray, "nodes", nodes)
+    counters: Any = Counters()
+    cluster = ClusterCounters("here", counters, timeout_s=0.1)
+    answers.set()
+
+    async def run() -> None:
+        await cluster.connect()
+        asked.clear()
+        answers.clear()
+        try:
+            of_many = await asyncio.gather(*(cluster.of_nodes() for _ in range(100)))
+            assert [[node.address for node in each] for each in of_many] == [["10.0.0.1"]] * 100
+            assert len(asked) == 1, "one thread waits, and what else needs one has it"
+            here["NodeManagerAddress"] = "10.0.0.3"
+        finally:
+            answers.set()
+        await asyncio.wait_for(until_told("10.0.0.3"), 30)
+
+    async def until_told(address: str) -> None:
+        while [node.address for node in await cluster.of_nodes()] != [address]:
+            pass
+
+    asyncio.run(run())

@@ -340,6 +340,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Scrape every node once": (
         "deployments/replica/test_node_counters.py::test_one_process_speaks_for_the_node_until_it_ends",
     ),
+    "While Ray's head does not answer, statistics": (
+        "app/ingress/test_cluster_counters.py::test_while_ray_does_not_answer_the_nodes_are_those_it_named_last",
+    ),
     "The Serve pages of Ray's dashboard": (
         STATISTICS + "test_rays_metrics_show_the_models",
         "e2e/test_access.py::test_the_panels_of_rays_serve_pages_show_the_models",
