@@ -33,6 +33,8 @@ _STEP_S = 0.25
 _LOOK_S = 2.0
 _EXIT_S = 5.0
 _HUNG_S = 10.0
+_STOP_S = 60.0
+"""What is stopped after the drain has this time, half of which Serve takes where its controller does not answer."""
 _RAY_ENDS_US_S = 50.0
 """By then all has to be over that waits for a GCS that has ended: a minute after that Ray ends whatever still runs."""
 _INGRESS_TIMEOUT_S = 30.0
@@ -272,6 +274,8 @@ class LocalServer:
     def _shut_down(self) -> None:
         """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
         adopt_orphans()
+        own = not self._options.address
+        limit = self._watch.end_within(self._drain_timeout_s() + _STOP_S) if own else None
         try:
             # Whose Ray has ended while models were loading has nothing under way, and calls of Ray's that may wait.
             if self._deployed and not (self._loading and self._ray.has_ended()):
@@ -280,6 +284,8 @@ class LocalServer:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 self._stop_eagleray()
         finally:
+            if limit is not None:
+                limit.cancel()
             end_everything(_EXIT_S)
             self._watch.end()
             self._close_console()

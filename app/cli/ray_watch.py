@@ -37,6 +37,16 @@ class RayWatch:
         with self._ending:
             self._over.set()
 
+    def end_within(self, limit_s: float) -> threading.Timer:
+        """End this process, and all that it has started, after that time, unless the timer is cancelled before.
+
+        A call of Ray's waits for a GCS that stands still, whatever its timeout.
+        """
+        timer = threading.Timer(limit_s, self._give_up, [f"Ray did not stop within {limit_s:g} s, and was killed"])
+        timer.daemon = True
+        timer.start()
+        return timer
+
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_S):
             try:
@@ -48,6 +58,13 @@ class RayWatch:
     def _end_everything(self, reason: str) -> None:
         with self._ending:
             if not self._over.is_set():
-                end_everything()
-                print(f"error: {reason}", file=self._stderr, flush=True)
-                os._exit(_EXIT_CODE)
+                self._exit(reason)
+
+    def _give_up(self, reason: str) -> None:
+        with self._ending:  # the main thread, which goes on once the GCS is dead, waits in `end`
+            self._exit(reason)
+
+    def _exit(self, reason: str) -> None:
+        print(f"error: {reason}", file=self._stderr, flush=True)  # Ray may end this process when its own are killed
+        end_everything()
+        os._exit(_EXIT_CODE)

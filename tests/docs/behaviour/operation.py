@@ -91,6 +91,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A start takes as long as its models do": (
         "app/cli/test_local_server.py::test_models_have_all_the_time_that_they_take",
     ),
+    "A Ray of its own that has not stopped": ("app/cli/test_ray_watch.py::test_a_ray_that_does_not_stop_is_killed",),
     "One whose own processes are not": (
         "app/cli/test_local_server.py::test_a_start_without_a_controller_or_an_ingress_fails_in_time",
     ),
