@@ -71,8 +71,9 @@ def build(args: dict[str, Any]) -> serve.Application:
     ingress = serve.deployment(Ingress).options(
         name=INGRESS,
         autoscaling_config=AutoscalingConfig(
+            # No `initial_replicas`: at each `serve deploy` Serve would want just as many, and end the others, until it
+            # asks the policy.
             min_replicas=1,
-            initial_replicas=per_node,
             max_replicas=MAX_NODES * per_node,
             # A node that is dead stays dead. Until Serve wants one ingress less it tries to place another in its stead,
             # and calls the application unhealthy.

@@ -132,3 +132,9 @@ def test_each_deployment_has_room_of_its_own_for_ingresses_on_a_node(tmp_path: P
     first, second = room(), room()
     assert [*first.values(), *second.values()] == [1 / 3, 1 / 3]
     assert not first.keys() & second.keys()
+
+
+def test_no_number_of_ingresses_is_given_that_serve_would_go_by_until_it_knows_the_nodes(tmp_path: Path) -> None:
+    """What runs on other nodes would be ended at each `serve deploy`, before there is anything in its place."""
+    built = build({"model_repository": [str(tmp_path)], "ingresses_per_node": 3})
+    assert built._bound_deployment._deployment_config.autoscaling_config.initial_replicas is None
