@@ -5,7 +5,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Set
 from typing import Any, Final
 
 import ray
@@ -25,12 +25,16 @@ _TOLD: Final = STATISTICS | {CLIENT, STATE, BATCH_REASON, CPU, GPU}
 _OF_MACHINE: Final = frozenset({CPU, GPU})
 """What there is nothing of once a node is dead; each node has GPUs of its own."""
 
+OfDead = tuple[list[str], list[Any]]
+"""The ids of dead nodes, and the rows of what they had counted."""
+
 
 class ClusterCounters:
     """The counters of this node, and those of the others through their ingresses.
 
     A node that does not answer in time stands with what it said last; those that are dead stand together with what they
-    had counted, under a name that says which they are.
+    had counted, under a name that says which they are. Whichever ingress has heard most of these tells the others, when
+    they start and when one more node is dead.
     """
 
     def __init__(self, node_id: str, counters: NodeCounters, timeout_s: float = _TIMEOUT_S) -> None:
@@ -38,6 +42,8 @@ class ClusterCounters:
         self._timeout_s = timeout_s
         self._counters = counters
         self._elsewhere: dict[str, list[Any]] = {}
+        self._alive_before: Set[str] = frozenset()
+        """The nodes that were alive when statistics were asked for last."""
         self._dead: set[str] = set()
         self._of_dead = Totals()
         self._name_of_dead = ""
@@ -65,6 +71,9 @@ class ClusterCounters:
         alive = await self._nodes_alive()
         if len(alive) > 1:
             await self._ask_others()
+        if not self._alive_before <= alive.keys():
+            await self.inherit()
+        self._alive_before = alive.keys()
         return await asyncio.to_thread(self._read, alive)
 
     async def _nodes_alive(self) -> Mapping[str, str]:
@@ -97,15 +106,49 @@ class ClusterCounters:
             nodes.append(self._read_dead())
         return nodes
 
+    async def inherit(self) -> None:
+        """Take what was counted on dead nodes, if there are any, from the ingress that has heard most of them."""
+        if all(node["Alive"] for node in await asyncio.to_thread(ray.nodes)):
+            return
+        try:
+            answers = await ask_each(all_ingresses(), "counts_of_dead", timeout_s=self._timeout_s)
+        except TimeoutError:
+            return
+        if told := [answer for answer in answers if isinstance(answer, tuple)]:
+            await asyncio.to_thread(self._take_dead, *max(told, key=_extent))
+
+    async def of_dead(self) -> OfDead:
+        """Return the ids of all dead nodes that were heard of, and the rows of what they had counted."""
+        alive = await self._nodes_alive()
+        return await asyncio.to_thread(self._told_of_dead, alive)
+
+    def _told_of_dead(self, alive: Container[str]) -> OfDead:
+        for node_id in [each for each in list(self._elsewhere) if each not in alive]:
+            self._bury(node_id)
+        with self._reading:
+            return sorted(self._dead), list(written(self._of_dead.to_list()))
+
+    def _take_dead(self, node_ids: Collection[str], rows: Iterable[list[Any]]) -> None:
+        """Have these in place of what is known, unless they lack a node."""
+        totals = Totals()
+        totals.add_list(understood(rows), present=False)
+        with self._reading:
+            if self._dead.issubset(node_ids):
+                self._of_dead = totals
+                self._have_died(node_ids)
+
+    def _have_died(self, node_ids: Iterable[str]) -> None:
+        self._dead.update(node_ids)
+        self._name_of_dead = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
+
     def _bury(self, node_id: str) -> None:
         """Add a dead node's rows to those of the others: of nodes that come and go all the time, none may be kept."""
         with self._reading:
             rows = self._elsewhere.pop(node_id, ())
             if node_id not in self._dead:  # it may have answered somebody who asked before it died
-                self._dead.add(node_id)
                 counted = (row for row in understood(rows) if row[0] not in _OF_MACHINE)
                 self._of_dead.add_list(counted, present=False)
-                self._name_of_dead = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
+                self._have_died([node_id])
 
     def give_back(self, is_gone: IsGone) -> None:
         """Forget what was counted of versions that are gone on this node, and on dead ones; blocks.
@@ -140,6 +183,12 @@ class ClusterCounters:
         if asking_node_id == self._node_id or not self._counters.speaks_for_node():
             return None
         return self._node_id, list(written((await self.of_node()).to_list(_TOLD)))
+
+
+def _extent(told: OfDead) -> tuple[int, int]:
+    """Return of how many nodes an ingress tells, and how much: counts rise, so the most is what was heard last."""
+    node_ids, rows = told
+    return len(node_ids), sum(sum(row[-1]) for row in rows)
 
 
 def _addresses() -> dict[str, str]:

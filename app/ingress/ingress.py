@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from app.ingress.all_ingresses import all_ingresses
 from app.ingress.client_state import ClusterState
 from app.ingress.cluster_control import ClusterControl
-from app.ingress.cluster_counters import ClusterCounters
+from app.ingress.cluster_counters import ClusterCounters, OfDead
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
@@ -196,6 +196,7 @@ class Ingress:
         self._beside.begin(self._ray_metrics.run(), "metrics of Ray")
         self._beside.begin(self._sweep.run(), "counts of versions that are gone")
         self._beside.begin(self._agent_sweep.run(), "metrics of processes that are gone")
+        self._beside.begin(self._cluster.inherit(), "counts of dead nodes")
 
     def _directory_changed(self) -> None:
         directory = self.service.models.directory
@@ -249,6 +250,10 @@ class Ingress:
     async def counts_of_node(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
         """Return this node's id and what was counted here; None when another ingress speaks for the node."""
         return await self._cluster.answer(asking_node_id)
+
+    async def counts_of_dead(self) -> OfDead:
+        """Return the dead nodes of which this ingress has heard, and what these had counted."""
+        return await self._cluster.of_dead()
 
     async def model_log(self, asking_node_id: str, model: str, count: int) -> tuple[str, list[tuple[str, str]]] | None:
         """Return this node's id and what a model has logged here; None when another ingress speaks for the node."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import ray
 
+from app.ingress import cluster_counters
 from app.ingress.cluster_counters import ClusterCounters
 from app.service.statistics import NodeTotals
 from deployments.core.counts import CPU, GPU, MODEL, CpuState, GpuState, Label, ModelCounts, Totals
@@ -138,3 +139,30 @@ def test_while_ray_does_not_answer_the_nodes_are_those_it_named_last(monkeypatch
             pass
 
     asyncio.run(run())
+
+
+def test_ingresses_tell_the_same_of_a_dead_node_whatever_each_has_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has heard of it early, one late, one never, and one starts when the node is dead."""
+    counters: Any = Counters()
+    early, late, never, new = ingresses = [ClusterCounters("here", counters) for _ in range(4)]
+    nodes = {"here": True, "gone": True}
+
+    async def ask_each(among: object, method: str, *arguments: object, timeout_s: float) -> list[Any]:
+        return [TimeoutError(), *[await each.of_dead() for each in ingresses]] if method == "counts_of_dead" else []
+
+    def table() -> list[dict[str, Any]]:
+        return [{"NodeID": id, "NodeManagerAddress": "", "Alive": alive} for id, alive in nodes.items()]
+
+    monkeypatch.setattr(ray, "nodes", table)
+    monkeypatch.setattr(cluster_counters, "ask_each", ask_each)
+    monkeypatch.setattr(cluster_counters, "all_ingresses", lambda: None)
+    early._elsewhere["gone"], late._elsewhere["gone"] = rows(5), rows(7)
+    assert [counted(asyncio.run(each.of_nodes())) for each in (early, late, never)] == [5, 7, 0]
+    nodes["gone"] = False
+    asyncio.run(new.inherit())
+    assert [counted(asyncio.run(each.of_nodes())) for each in (new, never, early, late)] == [7] * 4
+    nodes["other"] = False
+    never._elsewhere["other"] = rows(100)
+    asyncio.run(new.inherit())
+    assert counted(asyncio.run(new.of_nodes())) == 107
+    assert len({each._name_of_dead for each in (new, never)}) == 1

@@ -449,4 +449,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`/v2/models/stats` sums over all nodes": (
         STATISTICS + "test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed",
     ),
+    "Of a dead node it has what ingresses": (
+        "app/ingress/test_cluster_counters.py::"
+        "test_ingresses_tell_the_same_of_a_dead_node_whatever_each_has_heard_of_it",
+    ),
 }
