@@ -46,6 +46,8 @@ FAILED: Final = frozenset({DEPLOY_FAILED, UNHEALTHY})
 """States of deployments whose replicas do not start, or no longer serve."""
 UPDATING: Final = "UPDATING"
 """That of a deployment whose replicas are being changed."""
+DEPLOYING: Final = "DEPLOYING"
+"""That of an application that is deployed, or deployed anew, and is not all there yet."""
 DELETING: Final = "DELETING"
 """That of an application that somebody has deleted, and that is yet to go."""
 ENDING: Final = frozenset({DELETING, "NOT_STARTED"})

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from app.ingress.listening_mark import ListeningMark
 from app.ingress.niceness import warn_of_niceness
 from app.ingress.node_ports import NodePorts
 from app.ingress.serve_cluster_view import Examination, ServeClusterView
+from app.ingress.successor import until_succeeded
 from app.metrics.node_sampler import NodeSampler
 from app.metrics.ray_agent import AgentSweep
 from app.service.log_settings import LogSettings
@@ -55,7 +57,7 @@ from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
 from deployments.replica.traffic_report import TrafficReport
 from deployments.replica.worker_wakes import wake_main_thread_less
-from deployments.serve_internals import ClusterTable, with_plain_calls
+from deployments.serve_internals import ClusterTable, application_status, with_plain_calls
 from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
@@ -65,6 +67,8 @@ _AS_OTHERS_TIMEOUT_S: Final = 600.0
 _AS_TOLD_TIMEOUT_S: Final = 30.0
 _AS_OTHERS_POLL_S: Final = 0.5
 _TRACES_TIMEOUT_S: Final = 3.0
+_LEAST_EXIT_S: Final = 2.0
+"""How long what is under way may take, once an ingress that was replaced has waited for its successor."""
 _COMMANDS_S: Final = 2.0
 """How long an ingress that stops waits for a model that loads or unloads."""
 
@@ -162,6 +166,7 @@ class Ingress:
         )
         self._task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._exit_s = self._settings.exit_timeout_secs
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Open the ports, once; Serve reports the ingress as running when they are open.
@@ -277,17 +282,21 @@ class Ingress:
         self._mark.clear()
         await asyncio.sleep(self._settings.drain_delay_s)
         self._loop.call_later(_COMMANDS_S, self._control.stop)
-        await self._listeners.close(self._settings.exit_timeout_secs)
+        await self._listeners.close(self._exit_s)
 
     async def __del__(self) -> None:
         """Drain and free everything; Serve calls this when it stops the replica."""
+        if self._draining is None and self._listeners.ports:
+            began_s, status = self._loop.time(), partial(application_status, serve.get_replica_context().app_name)
+            await until_succeeded(self._mark, status, self._exit_s)
+            self._exit_s = max(self._exit_s - (self._loop.time() - began_s), min(self._exit_s, _LEAST_EXIT_S))
         self._beside.cancel()
         if self._task is not None:
             # First of all: the controller answers this before it ends.
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        deadline_s = self._loop.time() + self._settings.exit_timeout_secs
+        deadline_s = self._loop.time() + self._exit_s
         await self.drain()
         await asyncio.to_thread(self.service.tracing.close, _TRACES_TIMEOUT_S)
         await self._host.close(deadline_s - self._loop.time())

@@ -29,6 +29,12 @@ class ListeningMark:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return False
 
+    def another_listens(self) -> bool:
+        """Whether another ingress listens beside this one, which does; for a moment its mark is not there."""
+        found = self.others_listen()
+        self.set()
+        return found
+
     def set(self) -> None:
         """Say that this ingress listens; blocks for the moment in which another one asks."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)

@@ -38,6 +38,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_redeployment.py::test_ingresses_that_cannot_start_leave_those_that_run_where_they_are",
         "e2e/test_redeployment.py::test_of_two_ingresses_of_a_node_one_always_takes_requests",
         CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
+        "app/ingress/test_successor.py::test_an_ingress_that_is_deployed_anew_ends_when_its_successor_listens",
+        "app/ingress/test_successor.py::test_an_ingress_that_nothing_replaces_waits_for_nobody",
+        "app/test_builder.py::test_no_number_of_ingresses_is_given_that_serve_would_go_by_until_it_knows_the_nodes",
     ),
     "Linux resets who is still connecting": (
         "app/edge/test_listening_socket.py::test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on",
