@@ -69,11 +69,12 @@ class NeededSteps:
 
         def whole(deployment: DeploymentPlan) -> DeploymentPlan:
             app = deployment.app_name
-            had = {model.name: model for each in deployed.get(app, ()) for model in each.models}
+            had = [model for each in deployed.get(app, ()) for model in each.models]
             names = [step for of, step in self._needed if of == app]
             for name in names:
-                names += [step for step in had[name].dependencies if step not in names] if name in had else []
-            more = [model for name, model in had.items() if name in names and name not in placed]
+                steps = (step for model in had if model.name == name for step in model.dependencies)
+                names += [step for step in steps if step not in names]
+            more = [model for model in had if model.name in names and model.name not in placed]
             kept.update((app, model.name) for model in more)
             return replace(deployment, models=(*deployment.models, *more))
 

@@ -430,3 +430,13 @@ def test_serve_waits_longer_for_the_replicas_of_some_for_a_while(make: Callable[
     replicas.reconciler.give_time([("other", "v1")])
     assert replicas.deployed["m"]["v1"] == before
     assert replicas.deployed["other"]["v1"] == {**other, "graceful_shutdown_timeout_s": waits_s}
+
+
+def test_all_versions_of_a_packed_step_stay(make: Callable[..., Replicas], tmp_path: Path) -> None:
+    replicas = make({"step": PLACED % "packed" + " version_policy { all {} }", "other": PLACED % "packed"})
+    shutil.copytree(tmp_path / "step" / "1", tmp_path / "step" / "2")
+    write_pipe(tmp_path)
+    before = replicas.start()
+    (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
+    replicas.unload(before, "pipe", "step")
+    assert sorted(replicas.models(*place)) == ["other", "step", "step"]
