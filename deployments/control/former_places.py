@@ -85,10 +85,11 @@ def _have_nodes(deployments: Iterable[DeploymentPlan], facts: ClusterFacts) -> b
     free = [(node.num_cpus, node.memory_bytes or math.inf) for node in facts.nodes]
     for deployment in sorted(deployments, key=lambda each: -each.num_cpus):
         nodes = [place for place, node in enumerate(facts.nodes) if deployment.needs.met_by((node,))]
+        num_cpus, reserved_bytes = deployment.num_cpus, deployment.reserved_memory_bytes
         for _ in range(_most_replicas(deployment)):
             for node in nodes:
                 cpus, memory_bytes = free[node]
-                left = cpus - deployment.num_cpus, memory_bytes - deployment.reserved_memory_bytes
+                left = cpus - num_cpus, memory_bytes - reserved_bytes
                 if min(left) > -_WHOLE:
                     free[node] = left
                     break

@@ -14,7 +14,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.util import get_node_ip_address
 
 from deployments.control.desired_state import DesiredState, Trial
-from deployments.control.directory import LOADING, READY, VersionEntry
+from deployments.control.directory import LOADING, NO_REPLICA, READY, VersionEntry
 from deployments.control.former_places import has_room
 from deployments.control.model_table import ModelTable, untried
 from deployments.control.trial_parts import tried_parts
@@ -171,14 +171,14 @@ class StatusReader:
                     table.tries.take(deployment.place, itertools.chain.from_iterable(rows))
                 _take_packed({(model.name, model.version) for model in models}, rows, table)
                 continue
-            served = _served(rows)
+            served, lacking = _served(rows), _lacking(deployment, state, desired.facts)
             for model in models:
-                part = _Part(model, deployment, state, (model.name, model.version) in served)
+                part = _Part(model, deployment, state, (model.name, model.version) in served, lacking)
                 versions.setdefault((model.name, model.version), []).append(part)
         for parts in versions.values():
-            self._take(parts, table, desired.facts)
+            self._take(parts, table)
 
-    def _take(self, parts: Sequence["_Part"], table: ModelTable, facts: ClusterFacts) -> None:
+    def _take(self, parts: Sequence["_Part"], table: ModelTable) -> None:
         """Take the states of the deployments that run one version: a replica that serves it makes it ready."""
         model = parts[0].model
         entry = table.entry(model)
@@ -195,16 +195,15 @@ class StatusReader:
         elif states.keys() <= FAILED:
             before = entry.reason if entry.replacing else ""
             cause = next((_reason(state.message) for state in states.values() if state.failed_to_start), "")
-            no_room = _no_room(parts[0].deployment)
-            if not any(_fits(part.deployment, facts) for part in parts):  # as Serve does not say of what was ready
-                entry.finds_no_room(no_room)
-            elif cause or before in ("", no_room):
+            if all(part.lacking for part in parts):
+                entry.finds_no_room(parts[0].lacking)
+            elif cause or not before.startswith(NO_REPLICA):
                 entry.lost_its_replicas(cause)
             if entry.reason != before:
                 logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
-        elif entry.state != READY and all(part.state.lacks_room for part in parts):
+        elif entry.state != READY and all(part.lacking for part in parts):
             before = entry.reason
-            entry.finds_no_room(_no_room(parts[0].deployment))
+            entry.finds_no_room(parts[0].lacking)
             if entry.reason != before:
                 logger.warning("'%s' version %d: %s", model.name, model.version, entry.reason)
 
@@ -367,10 +366,21 @@ class _Part(NamedTuple):
     state: DeploymentState
     serves: bool = False
     """Whether a replica was asked, and has loaded it."""
+    lacking: str = ""
+    """What a replica needs, where there is no room for one."""
 
     def failure(self) -> str:
         device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
+
+
+def _lacking(deployment: DeploymentPlan, state: DeploymentState, facts: ClusterFacts) -> str:
+    """Return what a replica needs where there is no room for one, else "".
+
+    Serve does not say so of what was ready: there it is where no node is large enough.
+    """
+    lacks_room = state.lacks_room or (state.status in FAILED and not _fits(deployment, facts))
+    return _no_room(deployment) if lacks_room else ""
 
 
 def _fits(deployment: DeploymentPlan, facts: ClusterFacts) -> bool:

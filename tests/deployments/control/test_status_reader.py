@@ -19,13 +19,15 @@ from deployments import serve_internals
 from deployments.control import status_reader
 from deployments.control.desired_state import DesiredState
 from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE
+from deployments.control.former_places import has_room
 from deployments.control.model_table import ModelTable
 from deployments.control.status_reader import StatusReader, Verdict, _Part
 from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.serve_internals import DeploymentState
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import Plan
 from tests.deployments.control.test_desired_state import write
-from tests.deployments.control.test_former_places import Repository
+from tests.deployments.control.test_former_places import CPUS, PLACED, Repository
 from tests.deployments.control.test_redeployment import deployed
 
 UNHEALTHY = "A replica's health check failed. This deployment will be UNHEALTHY until the replica recovers."
@@ -47,7 +49,8 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     reader, entry, facts = StatusReader(), table.entry(model), desired.facts
 
     def told(status: str, message: str) -> tuple[str, str, bool]:
-        reader._take([_Part(model, deployment, DeploymentState(status, message))], table, facts)
+        states = {deployment.app_name: {deployment.name: DeploymentState(status, message)}}
+        reader._take_states(table, replace(desired, facts=facts), states, {})
         return entry.state, entry.reason, entry.replacing
 
     cause = f"{NO_REPLICA}, but the last one failed to start: OSError: [Errno 28] there are 4096 bytes free in /dev/shm"
@@ -66,6 +69,42 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
         assert told("UNHEALTHY", message) == (UNAVAILABLE, no_node, True)
     facts = desired.facts
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
+
+
+def test_a_model_that_needs_less_from_now_on_says_no_more_what_it_needed(tmp_path: Path) -> None:
+    write(tmp_path, "step", CPUS % "3")
+    repository = Repository(tmp_path)
+    desired, table = repository.read(), ModelTable()
+    table.replace(desired, {})
+    lost = {"step": {"v1": DeploymentState("UNHEALTHY", UNHEALTHY)}}
+    smaller = replace(desired, facts=ClusterFacts((NodeFacts(2),)))
+    StatusReader()._take_states(table, smaller, lost, {})
+    assert table.models["step"].versions[1].reason == "a replica needs 3 CPUs, and no node has that much free"
+    repository.configure("step", CPUS % "1")
+    changed = repository.load(smaller, "step")
+    table.replace(changed, {})
+    StatusReader()._take_states(table, changed, lost, {})
+    assert table.models["step"].versions[1].reason == NO_REPLICA
+
+
+def test_the_room_that_packed_models_lack_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        write(tmp_path, f"m{number}", PLACED % "packed")
+    desired, table = Repository(tmp_path).read(), ModelTable()
+    table.replace(desired, {})
+    (deployment,) = desired.plan.deployments
+    asked: list[ClusterFacts] = []
+
+    def room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
+        asked.append(facts)
+        return has_room(before, plan, facts)
+
+    monkeypatch.setattr(status_reader, "has_room", room)
+    small = replace(desired, facts=ClusterFacts((NodeFacts(0),)))
+    lost = {deployment.app_name: {deployment.name: DeploymentState("UNHEALTHY", UNHEALTHY)}}
+    StatusReader()._take_states(table, small, lost, {})
+    reasons = {model.versions[1].reason for model in table.models.values()}
+    assert (len(asked), reasons) == (1, {"a replica needs 0.05 CPUs, and no node has that much free"})
 
 
 def test_a_model_that_had_no_replica_has_the_reason_why_none_starts_in_the_index(
@@ -108,7 +147,7 @@ def test_a_version_serves_on_where_what_was_to_replace_its_replicas_failed(tmp_p
     failed = DeploymentState("DEPLOY_FAILED", "The deployment failed. ModelLoadError: no weights")
 
     def told(*, serves: bool) -> tuple[str, str]:
-        StatusReader()._take([_Part(model, deployment, failed, serves)], table, desired.facts)
+        StatusReader()._take([_Part(model, deployment, failed, serves)], table)
         return table.entry(model).state, table.entry(model).reason
 
     assert told(serves=True) == (READY, "its instances on CPU failed to load: no weights")
