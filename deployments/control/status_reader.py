@@ -182,19 +182,19 @@ class StatusReader:
         """Take the states of the deployments that run one version: a replica that serves it makes it ready."""
         model = parts[0].model
         entry = table.entry(model)
-        states = {part.state.status: part.state for part in parts}
-        if any(part.serves for part in parts) or not _HEALTHY.isdisjoint(states):
+        statuses = {part.state.status for part in parts}
+        if any(part.serves for part in parts) or not _HEALTHY.isdisjoint(statuses):
             if entry.state != READY:
                 entry.loaded("", time.monotonic() - self._started)
                 whose = about(model.name, model.version)
                 logger.info("successfully loaded '%s' version %d", model.name, model.version, extra=whose)
             if entry.state == READY:
                 self._take_failures(parts, entry)
-        elif states.keys() <= {"DEPLOY_FAILED"}:
-            table.fail(model, _reason(states["DEPLOY_FAILED"].message))
-        elif states.keys() <= FAILED:
+        elif statuses <= {"DEPLOY_FAILED"}:
+            table.fail(model, _reason(parts[-1].state.message))
+        elif statuses <= FAILED:
             before = entry.reason if entry.replacing else ""
-            cause = next((_reason(state.message) for state in states.values() if state.failed_to_start), "")
+            cause = next((_reason(part.state.message) for part in parts if part.state.failed_to_start), "")
             if all(part.lacking for part in parts):
                 entry.finds_no_room(parts[0].lacking)
             elif cause or not before.startswith(NO_REPLICA):

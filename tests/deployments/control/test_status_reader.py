@@ -71,6 +71,20 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
 
 
+def test_a_model_on_two_devices_says_why_its_replicas_on_either_do_not_come_up_again(tmp_path: Path) -> None:
+    write(tmp_path, "step", "")
+    desired, table = Repository(tmp_path).read(), ModelTable()
+    table.replace(desired, {})
+    (deployment,) = desired.plan.deployments
+    (model,) = deployment.models
+    parts = [_Part(model, deployment, DeploymentState("UNHEALTHY", said)) for said in (NO_ROOM, UNHEALTHY)]
+    cause = f"{NO_REPLICA}, but the last one failed to start: OSError: [Errno 28] there are 4096 bytes free in /dev/shm"
+    for order in (parts, parts[::-1]):
+        table.entry(model).loaded("", 0.0)
+        StatusReader()._take(order, table)
+        assert table.entry(model).reason == cause
+
+
 def test_a_model_that_needs_less_from_now_on_says_no_more_what_it_needed(tmp_path: Path) -> None:
     write(tmp_path, "step", CPUS % "3")
     repository = Repository(tmp_path)
