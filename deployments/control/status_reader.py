@@ -309,8 +309,9 @@ class StatusReader:
         placed, new = now_s - self._ended_s > _PLACED_S, untried(desired)
         verdicts = []
         for trial, since_s in self._trials:
+            tried_s = now_s - since_s
             # What Serve says at first may be of what was there before.
-            believed = applications if now_s - since_s > _STALE_S else _without_failed(applications)
+            believed = applications if tried_s > _STALE_S else _without_failed(applications)
             open_count, lacks_room = 0, False
             reasons: dict[str, dict[int, str]] = {}
             for name in trial.before.keys() & desired.plan.unplaced.keys():
@@ -322,11 +323,10 @@ class StatusReader:
                 else:
                     refusal = table.refused.get(deployment.app_name)
                     reason = refusal or _part(deployment, model, digest, believed, described)
-                    state = _state(deployment, applications)
-                    if state is not None and state.status not in _HEALTHY and now_s - since_s > _STALE_S:
-                        lacks_room |= state.lacks_room
-                        waited = placed and ((model.name, model.version) in new or now_s - since_s > _REPLACED_S)
-                        if reason is None and state.lacks_room and trial.command and waited:
+                    if tried_s > _STALE_S and _finds_no_room(deployment, applications):
+                        lacks_room = True
+                        waited = placed and ((model.name, model.version) in new or tried_s > _REPLACED_S)
+                        if reason is None and trial.command and waited:
                             reason = _no_room(deployment)
                 if reason is None:
                     open_count += 1
@@ -439,6 +439,12 @@ def _is_healthy(deployment: DeploymentPlan, applications: States) -> bool:
 def _served(replicas: Iterable[list[Row]]) -> set[tuple[str, int]]:
     """Return the versions that some replica has loaded."""
     return {(name, version) for rows in replicas for name, version, reason, *_ in rows if not reason}
+
+
+def _finds_no_room(deployment: DeploymentPlan, applications: States) -> bool:
+    """Whether Serve waits for room for replicas of a deployment."""
+    state = _state(deployment, applications)
+    return state is not None and state.status not in _HEALTHY and state.lacks_room
 
 
 def _is_packed(deployment: DeploymentPlan) -> bool:
