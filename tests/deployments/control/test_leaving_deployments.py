@@ -40,9 +40,7 @@ class Replicas:
         self.repository = Repository(root)
         self.repository.options = replace(self.repository.options, **options)  # type: ignore[arg-type]
         self.answering: set[tuple[str, str]] = set()
-        self.reconciler = Reconciler(
-            self.repository.options, "eagleray", lambda app, deployment: None, self.busy_of, self.answering.intersection
-        )
+        self.reconciler = self.controller()
         run_many = serving.run_many
 
         def note(targets: Sequence[serve.RunTarget], **given: Any) -> None:
@@ -52,6 +50,11 @@ class Replicas:
 
         monkeypatch.setattr(serve, "run_many", note)
         monkeypatch.setattr(reconciler_module, "group_application", lambda options, *_: options)
+
+    def controller(self) -> Reconciler:
+        """Return what a controller that has just started has."""
+        options, answering = self.repository.options, self.answering.intersection
+        return Reconciler(options, "eagleray", lambda app, deployment: None, self.busy_of, answering)
 
     def busy_of(self, places: Mapping[tuple[str, str], int]) -> Mapping[tuple[str, str], int]:
         self.expected |= places
@@ -440,3 +443,17 @@ def test_all_versions_of_a_packed_step_stay(make: Callable[..., Replicas], tmp_p
     (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
     replicas.unload(before, "pipe", "step")
     assert sorted(replicas.models(*place)) == ["other", "step", "step"]
+
+
+def test_a_packed_step_ends_at_once_under_another_controller(
+    make: Callable[..., Replicas], tmp_path: Path, serving: Serve
+) -> None:
+    replicas = make({"step": PLACED % "packed", "other": PLACED % "packed"})
+    write_pipe(tmp_path)
+    before = replicas.start()
+    (place,) = (place for place in replicas.places() if "step" in replicas.models(*place))
+    after = replicas.unload(before, "pipe", "step")
+    assert sorted(replicas.models(*place)) == ["other", "step"]
+    serving.settle()
+    assert replicas.controller().reconcile(after) == {}
+    assert replicas.models(*place) == ["other"]

@@ -58,6 +58,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
         "deployments/replica/test_hosted_ensembles.py::"
         "test_what_is_under_way_in_an_ensemble_is_answered_when_its_steps_are_unloaded_after_it",
+        "deployments/control/test_leaving_deployments.py::test_a_packed_step_ends_at_once_under_another_controller",
     ),
     "A reload loads just the versions": (
         RELOADS + "test_instances_and_versions_change_in_place",
