@@ -30,7 +30,7 @@ class VersionEntry:
     """One version of a model: its state as Triton names it, where it runs and how long loading took.
 
     `replacing` says that it has no replica, as it has lost every one or there was no room for any, and will be ready
-    when Serve has made new ones; `fails_to_start` that such new ones have failed to start, or found no room; `held`
+    when Serve has made new ones; `fails_to_start` that new ones have failed to start, or the first no room; `held`
     that it gets no requests before the whole change that it is part of has succeeded, or as that has failed and what
     served before serves on; `stepless` that it is an ensemble one of whose steps was unloaded; `long_gone` that it was
     unloaded an hour ago or earlier.
@@ -70,10 +70,14 @@ class VersionEntry:
         self.state, self.reason = UNAVAILABLE, reason
         self.replacing, self.fails_to_start = True, bool(cause)
 
-    def finds_no_room(self, reason: str) -> None:
-        """Note that the version will be ready when there is room for a replica, and what that needs."""
+    def finds_no_room(self, reason: str, *, lost: bool = False) -> None:
+        """Note that the version will be ready when there is room for a replica, and what that needs.
+
+        It may have `lost` its last one: a load of it that changes nothing then leaves it alone, as one that fails would
+        end it.
+        """
         self.state, self.reason = UNAVAILABLE, reason
-        self.replacing = self.fails_to_start = True
+        self.replacing, self.fails_to_start = True, not lost
 
     @property
     def failed(self) -> bool:

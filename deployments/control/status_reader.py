@@ -196,7 +196,7 @@ class StatusReader:
             before = entry.reason if entry.replacing else ""
             cause = next((_reason(part.state.message) for part in parts if part.state.failed_to_start), "")
             if all(part.lacking for part in parts):
-                entry.finds_no_room(parts[0].lacking)
+                entry.finds_no_room(parts[0].lacking, lost=True)
             elif cause or not before.startswith(NO_REPLICA):
                 entry.lost_its_replicas(cause)
             if entry.reason != before:

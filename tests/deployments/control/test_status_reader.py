@@ -67,6 +67,7 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     no_node = "a replica needs 0.05 CPUs, and no node has that much free"
     for message in (UNHEALTHY, NO_ROOM):
         assert told("UNHEALTHY", message) == (UNAVAILABLE, no_node, True)
+        assert not entry.fails_to_start, "a load that changes nothing would try it anew, fail and end it"
     facts = desired.facts
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
 
