@@ -166,6 +166,20 @@ def test_steps_are_below_their_ensemble(collected: Collector) -> None:
     assert [span.name for span in collected.spans].count("compute") == 2
 
 
+def test_a_model_without_a_batcher_has_no_batch(collected: Collector) -> None:
+    marks = [name for name in MODEL if name != "BATCH_START"]
+    spans = exported(collected, marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, *marks))
+    assert spans.keys() == {
+        "InferRequest",
+        "m",
+        "queue",
+        "compute",
+        "compute_input",
+        "compute_infer",
+        "compute_output",
+    }
+
+
 def test_a_failed_request_says_why(collected: Collector) -> None:
     trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, "HTTP_RECV_START", "REQUEST_START", "REQUEST_END")
     trace.attributes["error"] = "broken"

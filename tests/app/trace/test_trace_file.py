@@ -135,6 +135,16 @@ def test_a_numbered_file_that_finds_no_room_leaves_nothing_behind(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+def test_a_disk_that_fills_up_within_a_trace_leaves_the_others_whole(tmp_path: Path) -> None:
+    path = tmp_path / "traces.json"
+    append(str(path), b'{"id":1}')
+    with full_disk(path.stat().st_size + 4), pytest.raises(OSError, match="has no room for more"):
+        append(str(path), b'{"id":2}')
+    assert json.loads(path.read_text()) == [{"id": 1}]
+    append(str(path), b'{"id":3}')
+    assert json.loads(path.read_text()) == [{"id": 1}, {"id": 3}]
+
+
 def test_the_last_traces_that_are_wanted_are_written_at_once(tmp_path: Path) -> None:
     sampler = Sampler(Sampling(TIMESTAMPS, 1, 5, 3))
     file = TraceFile(str(tmp_path / "t"))

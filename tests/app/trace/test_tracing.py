@@ -171,6 +171,15 @@ def test_no_more_are_traced_than_are_asked_for(tmp_path: Path, count: int) -> No
 
 
 @on_loop
+async def test_traces_that_wait_for_their_file_to_fill_are_written_when_the_ingress_ends(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS, "triton,log-frequency=3")
+    for _ in range(4):
+        await bench.infer()
+    bench.service.tracing.close(30)
+    assert [_heads(tmp_path / f"traces.json.{number}") for number in range(2)] == [3, 1]
+
+
+@on_loop
 async def test_traces_are_written_though_settings_changed_while_their_requests_were_under_way(tmp_path: Path) -> None:
     bench = Bench(tmp_path, *FLAGS, "triton,log-frequency=1000")
     for number in range(3):
