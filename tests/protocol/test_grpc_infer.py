@@ -282,7 +282,7 @@ def test_large_outputs_are_not_copied(codec: GrpcInferCodec) -> None:
 def test_only_requested_outputs_are_sent(codec: GrpcInferCodec) -> None:
     request = codec.decode(body(outputs=[{"name": "Y"}]), None, ignore)
     for _ in range(2):
-        outputs = {"Y": np.ones((1, 1), np.float32), "Q": np.ones((1, 1), np.float32)}
+        outputs = {name: np.ones((1, 1), np.float32) for name in ("P", "Y", "Q")}
         response = encoded(codec, request, InferResponse(outputs))
         assert ([each.name for each in response.outputs], len(response.raw_output_contents)) == (["Y"], 1)
 
@@ -294,6 +294,13 @@ def test_classes() -> None:
     response = encoded(codec, request, InferResponse({"Y": np.array([[0.25, 1, 0]], np.float32)}))
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [1, 2])
     assert response.raw_output_contents[0] == b"\x0e\x00\x00\x001.000000:1:dog\x0e\x00\x00\x000.250000:0:cat"
+
+
+def test_parameters_are_those_of_one_response(codec: GrpcInferCodec) -> None:
+    request = codec.decode(body(), None, ignore)
+    for parameters in (None, {"p": 1}, {"p": 2}, None):
+        response = encoded(codec, request, InferResponse({"Y": np.ones((1, 1), np.float32)}, parameters))
+        assert {name: value.int64_param for name, value in response.parameters.items()} == (parameters or {})
 
 
 def test_response_parameters_keep_their_types(codec: GrpcInferCodec) -> None:

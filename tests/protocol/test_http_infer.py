@@ -176,7 +176,8 @@ def test_outputs_that_were_not_asked_for_are_not_sent(codec: HttpInferCodec) -> 
     content, length = binary(outputs=[{"name": "Y", "parameters": {"binary_data": True}}])
     request = codec.decode(content, length, ignore)
     for _ in range(3):
-        document, tail = joined(codec, request, Y=np.ones((1, 1), np.float32), Z=np.array([[b"a"]], dtype=object))
+        strings = np.array([[b"a"]], dtype=object)
+        document, tail = joined(codec, request, Q=strings, Y=np.ones((1, 1), np.float32), Z=strings)
         assert [output["name"] for output in document["outputs"]] == ["Y"]
         assert len(tail) == 4
 

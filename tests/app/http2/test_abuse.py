@@ -254,6 +254,18 @@ def test_pings_at_the_permitted_interval_are_answered_for_ever() -> None:
         assert goaway_code(wire.send(PING)) is None
 
 
+@pytest.mark.parametrize(
+    ("permitted", "interval_s", "code"), [(False, 301, CALM), (False, 7201, None), (True, 301, None)]
+)
+def test_pings_without_calls_are_for_hours_unless_they_are_permitted(
+    permitted: bool, interval_s: int, code: int | None
+) -> None:
+    wire = Wire(Http2Limits(keepalive_permit_without_calls=permitted))
+    for last in (False, False, False, True):
+        wire.loop.now_s += interval_s
+        assert goaway_code(wire.send(PING)) == (code if last else None)
+
+
 def test_a_header_block_in_few_pieces_is_taken_and_in_many_not() -> None:
     for count, code in ((16, None), (17, CALM)):
         wire = Wire()

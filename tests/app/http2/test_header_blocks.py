@@ -39,6 +39,35 @@ def test_other_fields_are_never_left_out() -> None:
     assert [dict(head.headers)[b"other"] for head in wire.application.opened] == [b"%d" % i for i in range(10)]
 
 
+def test_a_block_that_ends_within_an_ignored_field_is_refused() -> None:
+    field = _literal(b"value")
+    for size in range(1, len(field)):
+        wire = Wire()
+        assert _send(wire, 1, _BASE) is None
+        assert _send(wire, 3, b"\x83\x86\xbe" + field[:size]) == frames.COMPRESSION_ERROR
+
+
+@pytest.mark.parametrize("ignored", [b"", _literal(b"x")])
+def test_heads_that_are_forgotten_are_made_anew_of_known_blocks(ignored: bytes) -> None:
+    """As when API keys change: a head says whether its key is good."""
+    wire = Wire()
+    for i in range(8):
+        if i == 5:
+            wire.connection.blocks.forget()
+        _send(wire, 2 * i + 1, b"\x83\x86\xbe" + ignored if i else _BASE)
+    known, anew = wire.application.opened[4], wire.application.opened[5:]
+    assert all(head is anew[0] is not known for head in anew)
+
+
+def test_a_block_means_something_else_once_another_has_changed_the_table() -> None:
+    wire = Wire()
+    for i, path in enumerate((b"/echo", b"/none")):
+        for j, ignored in enumerate((b"", _literal(b"x"), b"", _literal(b"y"))):
+            first = b"\x83\x86\x44\x05" + path
+            _send(wire, 8 * i + 2 * j + 1, b"\x83\x86\xbe" + ignored if j else first)
+            assert dict(wire.application.opened[-1].headers)[b":path"] == path
+
+
 @pytest.mark.parametrize("value", [b"a\nb", b"a\rb", b"a\0b"])
 def test_a_malformed_value_of_an_ignored_field_is_seen(value: bytes) -> None:
     wire = Wire()

@@ -62,3 +62,17 @@ def test_takes_and_refuses_random_bytes_as_the_package_does(blocks: list[bytes])
             assert raised.value.code == COMPRESSION_ERROR
             return
         assert ours.decode(block) == expected
+
+
+def test_the_table_grows_no_larger_than_was_allowed() -> None:
+    decoder = HpackDecoder(1 << 20, 256)
+    for i in range(100):
+        decoder.decode(b"\x40\x01n\x64%0100d" % i)  # 1 + 100 + 32 bytes in the table
+    kept = 4096 // 133
+    oldest = 61 + kept
+    assert decoder.decode(bytes((0x80 | oldest,))) == [(b"n", b"%0100d" % (100 - kept))]
+    for block in (bytes((0x80 | oldest + 1,)), b"\x3f\xe2\x1f"):  # which asks for a table of 4097 bytes
+        with pytest.raises(Http2Error) as raised:
+            decoder.decode(block)
+        assert raised.value.code == COMPRESSION_ERROR
+    assert decoder.decode(b"\x3f\xe1\x1f") == []
