@@ -65,6 +65,19 @@ async def test_a_large_request_is_decoded_beside_the_loop_and_small_ones_pass_it
 
 
 @on_loop
+async def test_a_large_request_that_is_wrong_is_answered_with_its_error() -> None:
+    async with Lanes() as lanes:
+        codec = gated(lanes.replicas[0].model)
+        codec.reads_long = lambda body: True  # type: ignore[method-assign]
+        codec.gate.set()
+        sink, _ = lanes.send(b"bad" + LARGE)
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert sink.error is not None
+        assert (sink.error.message, sink.error.refused) == ("a bad request", True)
+        assert lanes.replicas[0].server.inflight_count == 0
+
+
+@on_loop
 async def test_requests_of_sequences_do_not_pass_one_that_is_being_decoded() -> None:
     async with Lanes() as lanes:
         model = lanes.replicas[0].model
