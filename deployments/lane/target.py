@@ -341,7 +341,9 @@ class LaneTarget:
         others = [
             lane
             for lane in lanes
-            if lane not in call.refused_by and (len(lane.calls) < share.size or not share.is_taken(self, lane))
+            if lane not in call.refused_by
+            and lane.has_room(call.size)
+            and (len(lane.calls) < share.size or not share.is_taken(self, lane))
         ]
         if not others:
             return False

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from deployments.core.counts import MODEL, Label
+from deployments.lane.client import MAX_INFLIGHT_BYTES, SMALL_CALL_BYTES
 from protocol.errors import QueueFull
 from protocol.infer import InferRequest
 from tests.deployments.lane.harness import Lanes
@@ -44,6 +45,21 @@ def test_a_request_is_refused_when_every_queue_is_full() -> None:
             assert [len(each) for each in full] == [1, 1]
             counts = lanes.counted.rows[Label(MODEL, "echo", 1)]
             assert (counts.rejected_count, counts.other_count) == (1, 0)  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+
+
+def test_a_large_request_goes_to_no_other_replica_that_has_as_many_bytes_as_it_may() -> None:
+    async def run() -> None:
+        async with Lanes(2) as lanes:
+            full = fill(lanes.replicas[0])
+            target: Any = lanes.fleet.target("echo")
+            for lane in target.choice.lanes:
+                if lane.replica_id != lanes.replicas[0].address.replica_id:
+                    lane.inflight_bytes = MAX_INFLIGHT_BYTES
+            answers = [await lanes.ask(b"L" * (SMALL_CALL_BYTES + 1)) for _ in range(4)]
+            assert full and all(type(sink.error) is QueueFull for sink in answers)
+            assert (await lanes.ask(b"small")).responses == [b"small"]
 
     asyncio.run(run())
 
