@@ -244,7 +244,7 @@ def test_the_controller_of_serve_dies(cluster: Cluster, port: int) -> None:
     with traffic(port, "kill -9 of Serve's controller, and then of a replica") as outcome:
         kill(old)
         command(port, "limited", "unload")
-        assert cluster.pids(SERVE_CONTROLLER) not in ([], [old])
+        wait_until(lambda: cluster.pids(SERVE_CONTROLLER) not in ([], [old]), "another controller", 60)
         assert set(cluster.pids(REPLICA) + cluster.pids(INGRESS)) == serving
         kill(replica)
         wait_until(lambda: set(outcome.pids[-100:]) - serving, "answers of the new replica", 60)
