@@ -21,7 +21,7 @@ class ListeningMark:
         self._descriptor = os.open(folder.path / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def others_listen(self) -> bool:
-        """Whether another ingress listens; ask only before `set`."""
+        """Whether another ingress listens; one that has `set` its mark asks `another_listens`."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
